@@ -314,7 +314,8 @@ def infer(request: InferRequest) -> int:
     require_fanouts(asked.fanout)
     console = Console(highlight=False, quiet=asked.as_json, stderr=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    placed, rung = _placed_for(asked, device, console, rungs.inferring(asked.model, device), named=False)
+    with rungs.loading_libraries(asked, state, device):
+        placed, rung = _placed_for(asked, device, console, rungs.inferring(asked.model, device), named=False)
     resident = rungs.VARIANTS[rung].resident
     graph = placed.graph
     _require_its_graph(state, placed, asked.graph, path)

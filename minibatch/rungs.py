@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import torch
 from harness.report.console import Console
 from minibatch import geometric, models, objectives, ranks, training
 from minibatch.batches import BatchLoader
-from minibatch.graphs import GraphError
+from minibatch.graphs import Graph, GraphError
 from minibatch.objectives import Objective
 from minibatch.ops import Kernels
 from minibatch.placing import Placed
@@ -21,10 +22,12 @@ from minibatch.resident import Trainer
 from minibatch.timeline import SpanTrace
 
 if TYPE_CHECKING:
-    from minibatch.request import Resolved, ResolvedEpoch
+    from minibatch.request import Resolved, ResolvedEpoch, ResolvedInference
 
 HIDDEN = 256
 HIDDEN_ON_CPU = 64
+REHEARSED = 1 << 14
+"""Nodes of the graph by which libraries are loaded: PyTorch sorts fewer by another kernel."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,29 @@ def model_of(asked: Resolved, placed: Placed, state: dict | None, device: str) -
 def inferring(model: str, device: str) -> str:
     """The rung that infers with a model on the device."""
     return "gpu-layers" if device == "cuda" and model == "sage" else "salient"
+
+
+@contextlib.contextmanager
+def loading_libraries(asked: ResolvedInference, state: dict, device: str) -> Iterator[None]:
+    """While the block makes or reads the graph a thread makes the GPU's libraries load, which takes as long as inference."""
+    if inferring(asked.model, device) != "gpu-layers":
+        yield
+        return
+    with ThreadPoolExecutor(1) as beside:
+        loaded = beside.submit(rehearse, asked, state, device)
+        yield
+        loaded.result()
+
+
+def rehearse(asked: ResolvedInference, state: dict, device: str) -> None:
+    """Infer with the checkpoint's model on a small graph: a ring."""
+    nodes = torch.arange(REHEARSED, device=device)
+    width, classes = len(state["model"]["own.0"]), state["model"][f"own.{len(asked.fanout) - 1}"].shape[1]
+    features = nodes.new_zeros(REHEARSED, width, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+    links = torch.arange(REHEARSED + 1, device=device)
+    placed = Placed(Graph(links, nodes.roll(1).int(), features, torch.zeros_like(nodes), nodes, nodes, nodes, classes))
+    model = model_of(asked, placed, state, device)
+    trainer_of("gpu-layers", placed, model, asked.fanout, asked.batch).accuracy(nodes, asked.fanout)
 
 
 def threads_of(asked: Resolved) -> int:

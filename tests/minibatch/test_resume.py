@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from minibatch import commands, graphs, models, objectives, synthetic, training
+from minibatch import commands, graphs, models, objectives, options, rungs, synthetic, training
 from minibatch.graphs import Graph, GraphError, from_coo
+from minibatch.request import InferRequest
+from minibatch.resident import Trainer
 from run import main
 from tests import forked
 
@@ -465,3 +467,19 @@ def test_salients_models_are_salients():
     h, edges = torch.randn(5, 128), models.Edges(torch.tensor([1, 0]), torch.tensor([0, 1]), torch.arange(2))
     assert edges.with_self_loops().tolist() == [[1, 0, 0, 1], [0, 1, 0, 1]]
     assert gat.layer(0, h, edges).shape == (2, 256)
+
+
+def test_what_loads_a_gpus_libraries_beside_the_graph_infers_with_the_checkpoints_model(
+    folder, run, tmp_path, monkeypatch
+):
+    kept = tmp_path / "model.pt"
+    assert run("epoch", "--graph", folder, *SMALL, "--epochs", "1", "--checkpoint", kept)[0] == 0
+    monkeypatch.setattr(rungs, "inferring", lambda _model, _device: "gpu-layers")
+    monkeypatch.setattr(rungs, "REHEARSED", 500)
+    ran = []
+    monkeypatch.setattr(Trainer, "accuracy", lambda self, ids, fanouts: ran.append(list(self.outputs(ids, fanouts))))
+    asked = InferRequest(graph=str(folder), checkpoint=kept)
+    state = training.load_checkpoint(kept)
+    with rungs.loading_libraries(options.resolve_inference(asked, state), state, "cpu"):
+        pass
+    assert [len(torch.cat([logits for logits, _ in outputs])) for outputs in ran] == [500]
