@@ -51,7 +51,7 @@ def is_loopback(host: str) -> bool:
 def proxy_of(scheme: str, host: str) -> str:
     """`VARIABLE=address` of the proxy that the environment names for a server, without its password; "" for none.
 
-    A loopback server is never asked through a proxy. Raises ValueError where the proxy needs what is not installed.
+    A loopback server is never asked through a proxy. Raises ValueError where the proxy needs what is not installed, or is no address.
     """
     named = urllib.request.getproxies_environment()
     kind = next((kind for kind in (scheme, "all") if named.get(kind)), "")
@@ -62,6 +62,14 @@ def proxy_of(scheme: str, host: str) -> str:
     said = f"{kind.upper()}_PROXY={scheme_of_proxy}{'://' if scheme_of_proxy else ''}{rest.rpartition('@')[2]}"
     if scheme_of_proxy.startswith("socks") and importlib.util.find_spec("socksio") is None:
         raise ValueError(f"{said} is a SOCKS proxy, which needs the package socksio: pip install socksio, or unset it")
+    import httpx
+
+    try:
+        httpx.Proxy(address if scheme_of_proxy else f"http://{address}")
+    except (ValueError, httpx.InvalidURL):
+        raise ValueError(
+            f"{said} is no address of a proxy, which begins with http://, https:// or socks5://: mend or unset it"
+        ) from None
     return said
 
 
@@ -114,6 +122,7 @@ class Request:
         return _model()(
             http_async_client=self._http,
             http_client=_unused(),
+            http_socket_options=(),  # else it says that it overrides the environment's proxies, which `proxied` decides
             timeout=self.timeout,
             max_retries=0,
             # Of silence between words that the server fills with signs of life; `total_s` bounds it.

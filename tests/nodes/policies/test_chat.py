@@ -95,11 +95,15 @@ def says(answer: dict, **options: object) -> Says:
     return Says(json.dumps(answer), **options)
 
 
-def test_a_loopback_server_is_never_asked_through_a_proxy(server: ModelServer, tmp_path: Path, monkeypatch) -> None:
+def test_a_loopback_server_is_never_asked_through_a_proxy(
+    server: ModelServer, tmp_path: Path, monkeypatch, caplog
+) -> None:
+    """Nor does the client say that it overrides the proxy, which is none of a user's business."""
     for name in ("HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "socks5://127.0.0.1:9" if name == "ALL_PROXY" else "http://127.0.0.1:9")
     server.script = [says(FINDING)]
     assert policy(server, tmp_path).answer(for_profiler()).bound == "memory"
+    assert "proxy" not in caplog.text
 
 
 def test_a_proxy_that_does_not_answer_is_named_and_its_password_is_not(
@@ -113,6 +117,17 @@ def test_a_proxy_that_does_not_answer_is_named_and_its_password_is_not(
             for_profiler()
         )
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("proxy", ["ftp://127.0.0.1:9", "http://[::1", "127.0.0.1:port"])
+def test_what_is_no_address_of_a_proxy_is_refused_before_anything_is_asked(proxy: str, monkeypatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(ValueError, match="^HTTPS_PROXY=.* is no address of a proxy"):
+        wire.proxy_of("https", "models.invalid")
+    monkeypatch.setenv("NO_PROXY", "*")
+    assert wire.proxy_of("https", "models.invalid") == ""
 
 
 def test_a_socks_proxy_without_its_package_is_refused_before_anything_is_asked(
