@@ -18,6 +18,7 @@ from graph.runs import RunRecord, now
 from graph.session import Ending, RunService, kernel_digest
 from graph.workflow import signature
 from harness.evaluate import Evaluator
+from harness.judge.quick import Quick
 from harness.judge.search import Tuned
 from harness.records import Comparison, Interval, Suite, Timing, Verdict
 from harness.store import digest
@@ -72,6 +73,9 @@ class PaperClock(Evaluator):
         )  # fmt: skip
         suite = Suite(speedup=ratio, comparison=comparison)
         return verdict.model_copy(update={"timings": timings, "suite": suite, "suite_incumbent": suite})
+
+    def compare_briefly(self, *_: object, **__: object) -> Quick:
+        return Quick(reason="the stopwatch is made of paper")
 
     def tune(self, candidate: str, *, seconds: float) -> Tuned:
         return Tuned(candidate=candidate)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,15 +12,14 @@ from compiler.schedule import Schedule, read_head
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.store import Store
-from kernels import catalog
 from nodes import compiling, ledger
 from nodes.policies import answers
 from nodes.policies.replies import UnfitReply
 from nodes.roles import PlannerRequest
 from nodes.workbench.arguments import CompileArguments, ScheduleArguments, ScheduleEdit, TryScheduleArguments
 from nodes.workbench.bench import Workbench
+from tests.nodes.test_workbench import KERNEL, kernel_of_few_rows
 
-KERNEL = Path(__file__).resolve().parents[1] / "inputs" / "cpu_quantise"
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed"),
     pytest.mark.usefixtures("few_samples"),
@@ -31,7 +29,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     store = Store(tmp_path_factory.mktemp("store"))
-    kernel = catalog.load(str(KERNEL))
+    kernel = kernel_of_few_rows()
     source = store.put((KERNEL / "baseline.cpp").read_text())
     with Evaluator(kernel, "cpu", store) as evaluator:
         visible = kernel.spec.model_copy(update={"workloads": evaluator.suite()})
