@@ -13,7 +13,7 @@ Its evaluation runs unchanged, with these turns around it:
 - Drafts are made and compiled side by side while GPUs judge those that are ready. A judge is a fork of this process, which has torch imported.
 - Several judges share a GPU, but whoever times has it alone: calls are under a shared lock, KernelBench's timing function under an exclusive
   one. None is held while `get_inputs` or a constructor runs, or torch.compile's compiler.
-- What `get_inputs` draws after each of the six seeds is drawn side by side, in processes of their own: the same bits, sooner.
+- torch.rand within `get_inputs` gives the same bits sooner (`kernelbench_draws.py`).
 - A judge that ran out of GPU memory is asked again, alone on its GPU.
 
 The order is drawn from --seed, the levels mixed evenly, and nothing is judged more than WINDOW places before the first that waits, so that of a run that is
@@ -26,14 +26,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import fcntl
 import importlib
 import json
-import math
-import mmap
 import os
-import pickle
 import random
 import re
 import resource
@@ -52,7 +48,10 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from benchmarks.kernelbench_draws import build, with_rand
 from harness.export.one_file import standalone
 from harness.protocol_kernelbench import KernelBenchResult, add_to_baseline, add_to_results
 from harness.records import Interval
@@ -65,19 +64,18 @@ SEED, TRIALS, CALLS = 42, 5, 100
 """Of KernelBench's scripts."""
 PREFIX = {"default": "", "max-autotune": "autotune_"}
 """Of what a row has of a mode of torch.compile: its time, and the draft's and eager's beside it."""
-DRAWN_AHEAD_BYTES = 32 << 20
-DRAWS_BYTES = 8
-"""What a judge holds on the host, at most, for each byte of inputs: six draws and a copy."""
+HOST_BYTES = 3
+"""What a judge holds on the host, at most, for each byte of inputs: a draw and what get_inputs makes of it."""
 WINDOW = 60
 """Of large inputs a few fit on the host at once; meanwhile so many of those behind them may be judged."""
 LEAD = 0.3
 """Of the order, by which level 3 is prepared before it is judged: networks take three times as long to draft."""
-COPIED_BYTES = 64 << 20
-PAGE, LIBC = mmap.PAGESIZE, ctypes.CDLL(None)
-JUDGE_BYTES = 10
-"""And on its GPU: two draws, four outputs, the temporaries of allclose; plus a context and weights."""
 CONTEXT_BYTES = 5 << 30
-LARGE_SHARE = 0.33
+"""On its GPU, with weights: beside two draws, the outputs of two trials, and what eager and `allclose` make on the way."""
+UNKNOWN_BYTES = 10
+"""For each byte of inputs, where the module does not run without data."""
+OPERATORS = 5000
+LAST_FILE = 900
 BUILD_S = 300.0
 FORK = get_context("fork")
 
@@ -88,6 +86,7 @@ class Problem:
     level: int
     number: int
     input_bytes: int = 0
+    gpu_bytes: int = CONTEXT_BYTES
     alone: bool = False
     """It ran out of memory beside others."""
     prepared: dict[str, Any] | None = None
@@ -217,13 +216,12 @@ class Session:
         if self.options.drafts:
             shutil.copytree(self.options.drafts / "drafts", self.out / "drafts", dirs_exist_ok=True)
         import_what_it_imports()
+        self.rand = build(self.out)
         self.to_compile = [] if self.options.no_compile else self.problems[: self.options.sample]
         measure = self.to_compile or [problem for problem in self.problems if problem.row is None]
         with FORK.Pool(min(16, self.builders)) as pool:
-            for problem, size in zip(
-                measure, pool.map(input_bytes, [problem.path for problem in measure]), strict=True
-            ):
-                problem.input_bytes = size
+            for problem, sizes in zip(measure, pool.map(memory, [one.path for one in measure]), strict=True):
+                problem.input_bytes, problem.gpu_bytes = sizes
         waiting = sorted(
             (problem for problem in self.problems if problem.row is None),
             key=lambda problem: problem.place - LEAD * (problem.level == 3),
@@ -270,10 +268,7 @@ class Session:
                 if mine and (problem.alone or any(work.problem.alone for work in mine)):
                     continue
                 needs = [gpu_need(one, self.machine) for one in (problem, *(work.problem for work in mine))]
-                # Of those that need most of a GPU one draws its inputs while another computes: `Turn` keeps the two apart.
-                large = [need for need in needs if need > self.machine.memory_bytes * LARGE_SHARE]
-                together = sum(needs) - sum(large) + max(large, default=0)
-                if len(mine) >= self.options.judges or len(large) > 2 or together > self.machine.memory_bytes:
+                if len(mine) >= self.options.judges or sum(needs) > self.machine.memory_bytes:
                     continue
                 self.start(kind, problem, gpu)
                 break
@@ -291,8 +286,7 @@ class Session:
         else:
             assert self.machine
             name, folder = self.machine.gpus[gpu], self.out / f"gpu{gpu}"
-            large = gpu_need(problem, self.machine) > self.machine.memory_bytes * LARGE_SHARE
-            asked = (problem, self.options.kernelbench.resolve(), name, folder, large, self.out)
+            asked = (problem, self.options.kernelbench.resolve(), name, folder, self.rand, self.out)
             mode = self.options.mode
             task = lambda: judge(*asked) if kind == "judge" else compile_reference(*asked, mode)  # noqa: E731
         process = FORK.Process(target=in_child, args=(task, answer, log, kind == "prepare"))
@@ -356,12 +350,12 @@ def read_rows(out: Path) -> dict[str, dict[str, Any]]:
 
 
 def host_need(problem: Problem) -> int:
-    return problem.input_bytes * DRAWS_BYTES
+    return problem.input_bytes * HOST_BYTES
 
 
 def gpu_need(problem: Problem, machine: Machine) -> int:
     """An estimate, at most what leaves room for small ones: too little costs a second turn, alone."""
-    return min(problem.input_bytes * JUDGE_BYTES + CONTEXT_BYTES, int(machine.memory_bytes * 0.8))
+    return min(problem.gpu_bytes, int(machine.memory_bytes * 0.8))
 
 
 def in_child(task: Callable[[], dict[str, Any]], answer: Path, log: Path, nice: bool) -> None:
@@ -382,16 +376,41 @@ def in_child(task: Callable[[], dict[str, Any]], answer: Path, log: Path, nice: 
     os._exit(0)  # a judge's draft may hold threads and a context whose ends need not be waited for
 
 
-def input_bytes(path: Path) -> int:
-    """Of the tensors that get_inputs gives, on torch's device without data; 0 where that fails."""
+class Largest(TorchDispatchMode):
+    """The largest tensor that any operator makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes, self.operators = 0, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators += 1
+        if self.operators > OPERATORS:
+            raise RuntimeError("a loop")
+        made = function(*args, **(kwargs or {}))
+        self.bytes = max([self.bytes, *map(tensor_bytes, tree_leaves(made))])
+        return made
+
+
+def tensor_bytes(one: Any) -> int:
+    return one.numel() * one.element_size() if isinstance(one, torch.Tensor) else 0
+
+
+def memory(path: Path) -> tuple[int, int]:
+    """Bytes of the tensors that get_inputs gives and of what a judge needs of a GPU, found on torch's device without data."""
     space: dict[str, Any] = {"__name__": "problem"}
+    inputs = 0
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), torch.no_grad():
             exec(compile(path.read_text(), str(path), "exec"), space)
             given = space["get_inputs"]()
-        return sum(one.numel() * one.element_size() for one in given if isinstance(one, torch.Tensor))
-    except Exception:  # noqa: BLE001 - code of a problem; the estimate is for the order alone
-        return 0
+            inputs = sum(map(tensor_bytes, given))
+            model = space["Model"](*space["get_init_inputs"]())
+            with Largest() as largest:
+                outputs = sum(map(tensor_bytes, tree_leaves(model(*given))))
+        return inputs, 2 * inputs + 4 * outputs + 2 * largest.bytes + CONTEXT_BYTES
+    except Exception:  # noqa: BLE001 - code of a problem; what is too little costs a second turn, alone
+        return inputs, UNKNOWN_BYTES * inputs + CONTEXT_BYTES
 
 
 def prepare(problem: Problem, drafts: Path, capability: tuple[int, int] | None) -> dict[str, Any]:
@@ -416,11 +435,13 @@ def prepare(problem: Problem, drafts: Path, capability: tuple[int, int] | None) 
 
 
 class Turn:
-    """A GPU whose processes compute together and time alone. Who waits to be alone lets nobody in before it."""
+    """A GPU whose processes compute together and time alone. Who waits to be alone lets nobody in before it. A process's turn ends with it."""
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        self.gate, self.room, self.memory = ((folder / name).open("w") for name in ("gate", "room", "memory"))
+        self.gate, self.room = ((folder / name).open("w") for name in ("gate", "room"))
+        # Files are closed in their order: this one behind the GPU's, so a process that ends keeps its turn until its memory is given back.
+        fcntl.fcntl(self.room, fcntl.F_DUPFD_CLOEXEC, LAST_FILE)
         self.alone_s = 0.0
 
     def enter(self, how: int = fcntl.LOCK_SH) -> None:
@@ -462,22 +483,19 @@ class Turn:
 
 @contextlib.contextmanager
 def its_evaluation(
-    problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool, trials: int
+    checkout: Path, gpu: str, folder: Path, rand: Callable[..., torch.Tensor]
 ) -> Iterator[tuple[Turn, Any, Any]]:
     """(turn, KernelBench's modules eval and timing) with its timing and its loading in their turns."""
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     torch.set_num_threads(4)
     turn = Turn(folder)
-    draws = Draws(problem, trials)
-    if large:
-        fcntl.flock(turn.memory, fcntl.LOCK_EX)
     turn.enter()
     its, timing = import_kernelbench(checkout)
     load, load_custom = its.load_original_model_and_inputs, its.load_custom_model
 
     def load_in_turn(source: str, context: dict[str, Any]) -> tuple[Any, Any, Any]:
         made, get_init_inputs, get_inputs = turn.outside(load)(source, context)
-        return turn.outside(made), get_init_inputs, turn.outside(draws.answering(get_inputs))
+        return turn.outside(made), get_init_inputs, turn.outside(with_rand(rand, get_inputs))
 
     def load_custom_in_turn(*args: Any) -> Any:
         made = turn.outside(load_custom)(*args)
@@ -486,14 +504,13 @@ def its_evaluation(
     its.load_original_model_and_inputs = load_in_turn
     its.load_custom_model = load_custom_in_turn
     timing.time_execution_with_cuda_event = turn.alone(timing.time_execution_with_cuda_event)
-    try:
-        yield turn, its, timing
-    finally:
-        turn.leave()
+    yield turn, its, timing
 
 
-def judge(problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool, out: Path) -> dict[str, Any]:
-    with its_evaluation(problem, checkout, gpu, folder, large, TRIALS) as (turn, its, _):
+def judge(
+    problem: Problem, checkout: Path, gpu: str, folder: Path, rand: Callable[..., torch.Tensor], out: Path
+) -> dict[str, Any]:
+    with its_evaluation(checkout, gpu, folder, rand) as (turn, its, _):
         found = its.eval_kernel_against_ref(
             problem.path.read_text(),
             problem.file(out / "drafts", ".py").read_text(),
@@ -512,13 +529,13 @@ def judge(problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool,
 
 
 def compile_reference(
-    problem: Problem, checkout: Path, gpu: str, folder: Path, large: bool, out: Path, mode: str
+    problem: Problem, checkout: Path, gpu: str, folder: Path, rand: Callable[..., torch.Tensor], out: Path, mode: str
 ) -> dict[str, Any]:
     """torch.compile's time, and beside it, on the same GPU, those of the draft and of eager. What max-autotune times while it
     compiles it times beside others that compute, while nobody else is timed."""
     if why := prepare(problem, out / "drafts", None)["why"]:
         return {"why": why}
-    with its_evaluation(problem, checkout, gpu, folder, large, 0) as (turn, _, timing):
+    with its_evaluation(checkout, gpu, folder, rand) as (turn, _, timing):
         from torch._inductor import compile_fx, config
 
         config.compile_threads = 4
@@ -552,93 +569,6 @@ def compile_reference(
             if compiled and times:
                 found["compile_runtime_stats"] = times
         return found | {"why": "" if found["compile_runtime"] else "torch.compile failed"}
-
-
-class Draws:
-    """What get_inputs gives after each of KernelBench's seeds, drawn side by side before the GPU is asked for.
-
-    Each is drawn in a fork of this process and lies in memory shared with it. `answering(get_inputs)` gives them, with the generator as
-    get_inputs would leave it, where the generator stands as after one of the seeds, and calls get_inputs otherwise.
-    """
-
-    def __init__(self, problem: Problem, trials: int):
-        self.made: dict[int, Any] = {}
-        if problem.input_bytes < DRAWN_AHEAD_BYTES:
-            return
-        torch.manual_seed(SEED)
-        seeds = [SEED, *(int(torch.randint(0, 2**32 - 1, (1,)).item()) for _ in range(trials))]
-        files = {seed: os.memfd_create("draw") for seed in seeds}
-        processes = []
-        for seed, file in files.items():
-            receiver, sender = FORK.Pipe(duplex=False)
-            process = FORK.Process(target=self.draw, args=(problem, seed, file, sender))
-            process.start()
-            sender.close()
-            processes.append((seed, process, receiver))
-        for seed, process, receiver in processes:
-            with contextlib.suppress(EOFError):
-                said = pickle.loads(receiver.recv_bytes())
-                self.made[seed] = (mmap.mmap(files[seed], said["bytes"]), said)
-            process.join()
-            os.close(files[seed])
-
-    @staticmethod
-    def draw(problem: Problem, seed: int, file: int, sender: Any) -> None:
-        space: dict[str, Any] = {"__name__": "problem"}
-        exec(compile(problem.path.read_text(), str(problem.path), "exec"), space)
-        torch.manual_seed(seed)
-        given = list(space["get_inputs"]())
-        parts, total = [], 0
-        for at, one in enumerate(given):
-            if isinstance(one, torch.Tensor):
-                if not one.is_contiguous() or one.numel() == 0 or one.requires_grad:
-                    os._exit(1)  # only get_inputs itself gives it as it is
-                parts.append((at, one.dtype, tuple(one.shape), total))
-                total += -(-one.numel() * one.element_size() // 4096) * 4096
-        os.ftruncate(file, total)
-        with mmap.mmap(file, total) as memory:
-            for at, dtype, shape, offset in parts:
-                alone = sum(isinstance(one, torch.Tensor) and shares(one, given[at]) for one in given) == 1
-                move(given[at], view(memory, dtype, shape, offset), alone)
-                given[at] = None
-        said = {"given": given, "parts": parts, "bytes": total, "state": torch.get_rng_state()}
-        sender.send_bytes(pickle.dumps(said))
-        os._exit(0)
-
-    def answering(self, get_inputs: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
-        def drawn() -> list[Any]:
-            seed = torch.initial_seed()
-            fresh = torch.Generator().manual_seed(seed).get_state()
-            if seed not in self.made or not torch.equal(fresh, torch.get_rng_state()):
-                return get_inputs()
-            memory, said = self.made[seed] if seed == SEED else self.made.pop(seed)
-            given = list(said["given"])
-            for at, dtype, shape, offset in said["parts"]:
-                given[at] = view(memory, dtype, shape, offset)
-            torch.set_rng_state(said["state"])
-            return given
-
-        return drawn
-
-
-def shares(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-
-
-def move(one: torch.Tensor, to: torch.Tensor, alone: bool) -> None:
-    """A copy. Where `one` has its memory alone it gives it back to the system piece by piece: two whole ones of each draw would fill a host."""
-    begin, end = one.data_ptr(), one.data_ptr() + one.numel() * one.element_size()
-    source, target, count = one.view(-1), to.view(-1), COPIED_BYTES // one.element_size()
-    for first in range(0, one.numel(), count):
-        target[first : first + count].copy_(source[first : first + count])
-        start = -(-(begin + first * one.element_size()) // PAGE) * PAGE
-        stop = min(end, begin + (first + count) * one.element_size()) // PAGE * PAGE
-        if alone and stop > start:
-            LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
-
-
-def view(memory: mmap.mmap, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:
-    return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=offset).view(shape)
 
 
 def import_kernelbench(checkout: Path) -> tuple[Any, Any]:

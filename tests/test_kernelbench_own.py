@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 import torch
 
+from benchmarks import kernelbench_draws as draws
 from benchmarks import kernelbench_own as own
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,39 +64,34 @@ def time_execution_with_cuda_event(called, given):
 NEW = "class ModelNew(Model):\n    def forward(self, *given):\n        {}\n        return super().forward(*given)\n"
 
 
-def test_inputs_drawn_ahead_are_those_of_get_inputs(tmp_path, monkeypatch):
-    monkeypatch.setattr(own, "DRAWN_AHEAD_BYTES", 1)
+def test_numbers_drawn_quickly_are_those_of_torch(tmp_path, monkeypatch):
+    monkeypatch.setattr(draws, "LEAST", 1)
+    rand = draws.build(tmp_path)
+    assert rand is not torch.rand
+    for count in (1, 2, 623, 624, 625, 1249, 5000):
+        torch.manual_seed(2**32 - 1)
+        want, after = [torch.rand(count), torch.rand(3, count + 2)], torch.get_rng_state()
+        torch.manual_seed(2**32 - 1)
+        made = draws.with_rand(rand, lambda count=count: [torch.rand(count), torch.rand((3, count + 2))])()
+        assert all(map(torch.equal, made, want)) and torch.equal(torch.get_rng_state(), after), count
+    torch.manual_seed(0)
+    whole = torch.rand(4, dtype=torch.float64)
+    torch.manual_seed(0)
+    assert torch.equal(rand(4, dtype=torch.float64), whole)
+
+
+def test_a_torch_that_draws_others_draws_itself(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(draws, "SOURCE", draws.SOURCE.replace("y >> 18", "y >> 17"))
+    assert draws.build(tmp_path) is torch.rand and "draws others" in capsys.readouterr().out
+
+
+def test_a_judges_memory_is_that_of_inputs_outputs_and_what_lies_between(tmp_path):
     path = tmp_path / "1_Softmax.py"
-    path.write_text(PROBLEM)
-    space: dict = {}
-    exec(PROBLEM, space)
-    problem = own.Problem(path, 1, 1, own.input_bytes(path))
-    assert problem.input_bytes == 7 * 50 * 4 + 5 * 8
-    draws = own.Draws(problem, 5)
-    torch.manual_seed(own.SEED)
-    seeds = [own.SEED, *(int(torch.randint(0, 2**32 - 1, (1,)).item()) for _ in range(5)), own.SEED]
-    assert set(draws.made) == set(seeds)
-    for seed in seeds:
-        torch.manual_seed(seed)
-        there = draws.answering(lambda: pytest.fail("drawn again"))()
-        after = torch.get_rng_state()
-        torch.manual_seed(seed)
-        here = space["get_inputs"]()
-        assert torch.equal(there[0], here[0]) and torch.equal(there[1], here[1]) and there[2] == 3
-        assert torch.equal(after, torch.get_rng_state())
-    torch.manual_seed(own.SEED)
-    torch.rand(1)
-    assert draws.answering(lambda: ["elsewhere"])() == ["elsewhere"]
-
-
-def test_a_draw_gives_its_memory_back_while_it_is_copied(monkeypatch):
-    monkeypatch.setattr(own, "COPIED_BYTES", 1 << 20)
-    given = torch.ones(5 << 18)
-    want, to = given.clone(), torch.empty_like(given)
-    own.move(given, to, alone=False)
-    assert torch.equal(given, want) and torch.equal(to, want)
-    own.move(given, to, alone=True)
-    assert torch.equal(to, want) and given.sum() < 6 * own.PAGE  # but where a piece ends within a page
+    path.write_text(PROBLEM.replace("x, dim=1", "x.repeat(100, 1), dim=1)[:7].clone("))
+    inputs, outputs, between = 7 * 50 * 4 + 5 * 8, 7 * 50 * 4, 700 * 50 * 4
+    assert own.memory(path) == (inputs, 2 * inputs + 4 * outputs + 2 * between + own.CONTEXT_BYTES)
+    path.write_text(PROBLEM.replace("y.sum()", "y.sum().item()"))
+    assert own.memory(path) == (inputs, own.UNKNOWN_BYTES * inputs + own.CONTEXT_BYTES)
 
 
 def problems(*counts: int) -> list[own.Problem]:
@@ -114,7 +109,7 @@ def test_nothing_is_judged_far_before_the_first_that_waits(monkeypatch, tmp_path
     """A large one waits for the host's memory: those behind it begin, but no more than WINDOW of them."""
     monkeypatch.setattr(own, "WINDOW", 3)
     options = SimpleNamespace(out=tmp_path, judges=8, builders=1, mode="default")
-    machine = own.Machine(["0"], 100 << 30, (9, 0), "GPU", host_bytes=own.DRAWS_BYTES << 30, cores=8)
+    machine = own.Machine(["0"], 100 << 30, (9, 0), "GPU", host_bytes=own.HOST_BYTES << 30, cores=8)
     session = own.Session(options, problems(9), machine, 0.0)
     started = []
 
@@ -149,7 +144,6 @@ def test_who_times_is_alone(tmp_path):
 
 ONE_GPU = """
 import benchmarks.kernelbench_own as own
-own.DRAWN_AHEAD_BYTES = 1
 own.look_around = lambda: own.Machine(["0"], 80 << 30, (9, 0), "none", 1 << 30, cores=2)
 own.main()
 """
