@@ -486,6 +486,7 @@ def compare_case(session: EvaluationSession, request: ComparisonRequest, case: C
     builds = {name: session.build(rival) for name, rival in request.rivals.items()}
     if not request.itself:
         builds["candidate"] = request.build
+        comparison.evidence = session.chance_evidence(request.build.candidate, case[0])
     for name, build in builds.items():
         try:  # at a size that no agent sees it was done where that was verified: on a cluster maybe on another machine
             session.compile_ahead(build, case[:1])

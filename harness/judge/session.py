@@ -40,14 +40,14 @@ from harness.records import Build, Cache, DeviceFacts, TimingContext
 from harness.store import Store, digest, digest_of, write_atomically
 from harness.timing import interleaved, load, neighbours, roofs, speed_of_light
 from harness.timing.interleaved import ComparisonTimes
-from harness.timing.sampling import PAIR, ABComparison, Arm, ArmFailure
+from harness.timing.sampling import PAIR, ABComparison, Arm, ArmFailure, ChanceEvidence
 from kernels.catalog import Kernel
 from kernels.spec import INCLUDED, Device, Frozen, Spec, Workload
 
 if TYPE_CHECKING:
     from harness.judge.rules import KernelRules
 
-VERSION = "30"
+VERSION = "31"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0
@@ -233,6 +233,8 @@ class EvaluationSession(BuildPlace, abc.ABC):
         calls."""
         self.baseline_us: dict[str, float] = {}
         """Microseconds of the baseline's call as timed so far, by workload label."""
+        self._chance_of, self._chance = "", dict[str, ChanceEvidence]()
+        """The candidate whose timed calls have last shown something of chance, and what, by workload label."""
         self._building = Locks()
         require_timed(self.spec, on, self.dtypes, self.device_bytes)
         self.pool = Pool(
@@ -473,6 +475,12 @@ class EvaluationSession(BuildPlace, abc.ABC):
         comparison = ABComparison(kernel or self.kernel, workload, cache, self.device, cache_bytes, on, pace_us, extra)
         comparison.open(self.memory(comparison.size))
         return comparison
+
+    def chance_evidence(self, candidate: str, workload: Workload) -> ChanceEvidence:
+        """What its timed calls of that workload have shown of chance in all comparisons since another was timed."""
+        if self._chance_of != candidate:
+            self._chance_of, self._chance = candidate, {}
+        return self._chance.setdefault(workload.label, ChanceEvidence())
 
     def run(self, comparison: ABComparison, arms: list[Arm], **how: Any) -> ComparisonTimes:
         """`timing.run`, with the neighbours by themselves beside the sides where they are kernels."""

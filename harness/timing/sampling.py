@@ -61,9 +61,9 @@ NEW_CONSTANT_TRIES = 8
 """Samples until one has a call with a new constant: a sample of few calls may have none."""
 ALIKE = 1.5
 """Sides whose paces differ by less are of about one speed."""
-TOGETHER, ROWS_OF_ONE, ROWS_TOGETHER = 16, 1 << 15, 1 << 18
+TOGETHER, ROWS_OF_ONE, ROWS_TOGETHER = 32, 1 << 15, 1 << 18
 """Timed calls of each look, at most, that are kept to be looked at together, where chance is part of what is right, rows that count of
-one, and rows of calls from which on that is done: a thousand show next to nothing of how two of them depend on each other, thirty
+one, and rows of calls that are looked at at most together: a thousand show next to nothing of how two of them depend on each other, thirty
 thousand little of rows that are long and few."""
 COPY_SLACK = 1.25
 """A candidate's copy of what it returns may take so many times the baseline's, or ours, before the rest is its own time."""
@@ -114,6 +114,20 @@ PROTOCOLS = {
     "cuda": Protocol(0.0, 0.01, (8, 24), 1.0, 0.015, 0.1, 0.0, 8, 1, 0.15),
     "cpu": Protocol(2e-3, 0.02, (8, 24), 1.0, 0.04, 0.2, 3.0, 1 << 30, 8, 0.25),
 }
+
+
+@dataclass
+class ChanceEvidence:
+    """What is known of a side's timed calls of one workload that are looked at together, in one comparison or in several."""
+
+    seen: list[Any] = field(default_factory=list)
+    secret: int = field(default_factory=lambda: secrets.randbits(64))
+    """Which of their rows."""
+    asked: int = 0
+    """Of how many it was last asked what they came to."""
+
+    def forget(self) -> None:
+        self.seen, self.secret, self.asked = [], secrets.randbits(64), 0
 
 
 @dataclass
@@ -229,9 +243,7 @@ class ABComparison:
         """All argument sets on a CPU, those longest unused first."""
         self.pair: Arm | None = None
         """The neighbours by themselves, once they have been prepared (GPU only)."""
-        self.seen: list[Any] = []
-        self.secret = secrets.randbits(64)
-        """What is known of timed calls that are looked at together, and the number that says which of their rows."""
+        self.evidence = ChanceEvidence()
         self.finished = 0
         """Digest of the last call as it was when its side had answered (GPU only)."""
 
@@ -481,15 +493,20 @@ class ABComparison:
         wanted = max(2, min(TOGETHER, ROWS_OF_ONE // rows, len(known)))
         for at in {slot, *random.sample(known, min(wanted, len(known)))}:
             call = self.production.inputs(at), self.bench.outputs(at)
-            self.seen.append(properties.evidence(self.kernel, self.workload, *call, self.secret))
-        if len(self.seen) * min(rows, ROWS_OF_ONE) >= ROWS_TOGETHER:
+            kept = properties.evidence(self.kernel, self.workload, *call, self.evidence.secret)
+            self.evidence.seen.append(kept)
+        if len(self.evidence.seen) * min(rows, ROWS_OF_ONE) >= ROWS_TOGETHER:
             self._look_at_chance()
+            self.evidence.forget()
 
     def _look_at_chance(self) -> None:
-        """What the timed calls came to together that were kept since this was last asked. Raises WorkerFailure."""
-        seen, self.seen, self.secret = self.seen, [], secrets.randbits(64)
-        if seen and (said := properties.unlikely(self.kernel, self.workload, seen)):
-            raise WorkerFailure(Outcome.INCORRECT, f"wrong while it was timed, over {len(seen)} calls: {said}")
+        """What the timed calls come to together that are kept. Raises WorkerFailure."""
+        count = len(self.evidence.seen)
+        if count == self.evidence.asked:
+            return
+        self.evidence.asked = count
+        if said := properties.unlikely(self.kernel, self.workload, self.evidence.seen):
+            raise WorkerFailure(Outcome.INCORRECT, f"wrong while it was timed, over {count} calls: {said}")
 
     def sample_of_others(self, arm: Arm) -> None:
         """One sample that does not count, of inputs of another distribution, and a look at one of its calls.

@@ -1,5 +1,6 @@
 """What a sample without replacement must keep: its rows, its sizes, no position twice, and all subsets equally likely."""
 
+import itertools
 import math
 import random
 
@@ -154,10 +155,13 @@ show it."""
 NEAR, PARTS = 32, 16
 """Distances of two picks of a row, in a cache line or two, that are looked at each by itself; rows are compared by how many picks lie
 in each of so many parts of them."""
-LONG, LONGER = (0, 8, 32), 3
-"""Rows of so many times the fanout's neighbours, and more, are looked at by themselves, too; longer ones than LONGER make up half of
-those whose pairs are compared."""
-ROWS_SHARED = 20_000
+LONG, SHARING = (0, 8, 32), (1, 2, 4, 8, 16)
+"""Rows of so many times the fanout's neighbours, and more, are looked at by themselves, too; and from so many up to the next by what two of
+them share."""
+RARE = (1.0, 1e-2, 1e-4)
+"""Pairs of equal samples that chance makes of rows that have something in common, up to which they are counted."""
+PAIRS_SHARED, PAIRS_AT_ONCE = 30_000, 4096
+"""Pairs of rows whose places are compared, for each of these lengths and whatever they have in common; those compared at once stay in a cache."""
 FEWEST_LONG = 100
 ROWS_LOOKED_AT, FEWEST_ROWS, ROWS_PAIRED = 20_000, 200, 4000
 """Rows of a call that are looked at, at most and at least (the tests use the normal approximation); rows of all calls
@@ -165,7 +169,7 @@ whose pairs of picks are all compared."""
 
 
 def evidence(inputs, outputs, sizes, secret) -> tuple:
-    """(which rows of the call, their degrees, the places that each picked) of some of its rows; `secret` says which.
+    """(which rows of the call, their degrees, the places that each picked, their nodes) of some of its rows; `secret` says which.
 
     Of a long call its first rows and as many from a drawn place on, so that no distance of two rows is beyond being looked at.
     """
@@ -178,12 +182,12 @@ def evidence(inputs, outputs, sizes, secret) -> tuple:
 def unlikely(seen, sizes) -> str:
     """Where in their rows timed calls picked: rows of every degree count, each by what a sample of its degree would show."""
     fanout = sizes["fanout"]
-    if not seen or sum(len(degree) for _, degree, _ in seen) < FEWEST_ROWS:
+    if not seen or sum(len(one[0]) for one in seen) < FEWEST_ROWS:
         return ""
-    degree = torch.cat([one for _, one, _ in seen]).double()
-    places = torch.cat([one for _, _, one in seen]).double()
-    alarm = FALSE_ALARM / (len(LONG) * (BUCKETS + 3) + NEAR + 10)
-    calls = torch.repeat_interleave(torch.tensor([len(one) for _, one, _ in seen])).to(degree.device)
+    row, degree, places, node = (torch.cat(part) for part in zip(*seen, strict=True))
+    degree, places = degree.double(), places.double()
+    alarm = FALSE_ALARM / (len(LONG) * (BUCKETS + 3) + NEAR + 14)
+    calls = torch.repeat_interleave(torch.tensor([len(one[0]) for one in seen])).to(degree.device)
     for least in LONG:
         rows = degree >= least * fanout
         if int(rows.sum()) >= FEWEST_LONG and (said := _misplaced(degree[rows], places[rows], calls[rows], alarm)):
@@ -199,19 +203,29 @@ def unlikely(seen, sizes) -> str:
             return f"positions {distance} apart are not picked together as often as others: pairs a row {said}"
     if said := _in_steps(few[: max(1, TRIPLES // fanout**3)], upto[: max(1, TRIPLES // fanout**3)], alarm):
         return f"positions are not picked independently: three at equal distances, a row {said}"
-    if said := _repeated(degree, places, alarm):
-        return f"samples are drawn from few: {said}"
-    if said := _follow(degree, places, alarm):
-        return f"picks of a row follow from each other: {said}"
+    if said := _places_of_a_degree(degree, places, alarm):
+        return f"positions are not equally likely in rows of one degree: {said}"
+    alike = {
+        "rows of a degree": torch.zeros_like(node),
+        "rows of a degree in one call": calls,
+        "calls of a row": row,
+        "calls of a node": node,
+    }
+    for which, (of, key) in enumerate(alike.items()):
+        key = key.long() * (1 << 31) + degree.long()
+        if which < 2 and (said := _repeated(key, degree, places, alarm)):
+            return f"samples are drawn from few: of {of} {said}"
+        if said := _shared_often(key, degree, places, alarm):
+            return f"picks are not independent: {of} share {said}"
     spread = (degree - fanout) * (degree + 1) / (12 * fanout)
     middle = (places.mean(dim=1) - (degree - 1) / 2) / spread.sqrt()
     strays = middle.square() - 1
     if said := _off(strays, strays.square().sum().clamp_min(2.0 * len(strays)), alarm):
         return f"picks of a row are not independent: how far their mean position strays {said}"
-    longest = 1 + max(int(rows[-1]) for rows, _, _ in seen if len(rows))
+    longest = 1 + max(int(rows[-1]) for rows, *_ in seen if len(rows))
     own = [
         degree.new_zeros(longest, PARTS).index_copy_(0, rows, _by_part(places, degrees, fanout))
-        for rows, degrees, places in seen
+        for rows, degrees, places, _ in seen
     ]  # 0 where a row is not looked at
     together = torch.stack(own)
     same_row = together.sum(dim=0).square().sum(dim=1) - together.square().sum(
@@ -221,7 +235,7 @@ def unlikely(seen, sizes) -> str:
         return f"calls are not independent: in how it picks a row is like the same row of another call {said}"
     if said := _alike_at_a_distance(own, alarm):
         return f"rows are not independent: in how it picks a row is like {said}"
-    for vectors, (rows, degrees, _) in zip(own, seen, strict=True):
+    for vectors, (rows, degrees, *_) in zip(own, seen, strict=True):
         vectors[rows[degrees < LONG[1] * fanout]] = 0
     if said := _alike_at_a_distance(own, alarm):
         return f"long rows are not independent: in how it picks one is like {said}"
@@ -315,37 +329,76 @@ def _misplaced(degree, places, calls, alarm) -> str:
     return ""
 
 
-def _follow(degree, places, alarm) -> str:
-    """Whether two rows of one degree share pairs of picks more often than chance has it: where one pick follows from another, who shares the
-    one shares the other.
+def _places_of_a_degree(degree, places, alarm) -> str:
+    """Whether rows of one degree pick some places more often than others, whichever these are: chi-square of all degrees of a class."""
+    fanout = places.shape[1]
+    for least, beyond in itertools.pairwise(SHARING):
+        mine = (degree >= least * fanout) & (degree < beyond * fanout)
+        if int(mine.sum()) < FEWEST_ROWS:
+            continue
+        lengths, own, rows = torch.unique(degree[mine].long(), return_inverse=True, return_counts=True)
+        longest = int(lengths[-1])
+        counts = torch.bincount(
+            (own[:, None] * longest + places[mine].long()).flatten(), minlength=len(lengths) * longest
+        )
+        share, rows = fanout / lengths.double()[:, None], rows.double()[:, None]
+        apart = (counts.view(len(lengths), longest) - rows * share).square()
+        apart[torch.arange(longest, device=degree.device) >= lengths[:, None]] = 0
+        statistic = (apart / (rows * share * (1 - share) * lengths[:, None] / (lengths[:, None] - 1))).sum()
+        freedom = float((lengths - 1).sum())
+        chance = float(torch.special.gammaincc(*torch.tensor([freedom / 2, float(statistic) / 2]).double()))
+        if chance < alarm / len(SHARING):
+            return f"chi-square {float(statistic):.0f} with {freedom:.0f} degrees of freedom"
+    return ""
+
+
+def _shared_often(key, degree, places, alarm) -> str:
+    """Whether rows of the same key, which says the degree, share so many places more or less often than chance has it.
 
     Of two independent samples s shared places are hypergeometric, and what two rows share says nothing of either and a third.
     """
     fanout = places.shape[1]
-    some = torch.randperm(len(places), device=places.device)
-    longer = some[degree[some] >= LONGER * fanout][: ROWS_SHARED // 2]
-    some = torch.unique(torch.cat([some[: ROWS_SHARED // 2], longer]))
-    places, degree = places[some].long().sort(dim=1).values, degree[some].long()
-    one, other = torch.triu_indices(fanout, fanout, 1, device=places.device)
-    keys = (degree[:, None] * (1 << 20) + places[:, one]) * (1 << 20) + places[:, other]
-    keys = keys[degree < 1 << 20]
-    counts = torch.unique(keys, return_counts=True)[1].double()
-    seen = (counts * (counts - 1)).sum() / 2
-    degrees, rows = torch.unique(degree[degree < 1 << 20], return_counts=True)
-    expected = variance = 0.0
-    for length, pairs in zip(degrees.double().tolist(), (rows.double() * (rows - 1) / 2).tolist(), strict=True):
-        shared = torch.arange(fanout + 1, dtype=torch.float64)
-        weights = (
-            _log_choose(fanout, shared) + _log_choose(length - fanout, fanout - shared) - _log_choose(length, fanout)
-        )
-        weights = torch.where(fanout - shared > length - fanout, 0.0, weights.exp())
-        values = shared * (shared - 1) / 2
-        mean = float((weights * values).sum())
-        expected += pairs * mean
-        variance += pairs * (float((weights * values.square()).sum()) - mean * mean)
-    if expected < FEWEST_ROWS:
+    order = torch.randperm(len(key), device=key.device)
+    order = order[key[order].argsort(stable=True)]
+    key, degree, places = key[order], degree[order].long(), places[order].to(torch.int32)
+    # Long rows share little by chance, so every pair of them says more; those of a class are as many, or all there are.
+    group = torch.bucketize(
+        degree, torch.tensor([fanout * least for least in SHARING[1:]], device=key.device), right=True
+    )
+    shared, lengths, groups, left = [], [], [], torch.full((len(SHARING),), PAIRS_SHARED)
+    for apart in range(1, len(key)):
+        one = (key[apart:] == key[:-apart]).nonzero().flatten()
+        one = one[(left.to(key.device) > 0)[group[one]]]
+        if not len(one):
+            break
+        for some in one.split(PAIRS_AT_ONCE):
+            both = places[some][:, :, None] == places[some + apart][:, None, :]
+            shared.append(both.sum(dim=(1, 2)))
+        lengths.append(degree[one])
+        groups.append(group[one])
+        left -= torch.bincount(group[one].cpu(), minlength=len(SHARING))
+    if not shared:
         return ""
-    return _off(seen - expected, torch.tensor(variance), alarm)
+    found, length, group = torch.cat(shared), torch.cat(lengths), torch.cat(groups)
+    number = torch.arange(fanout + 1, dtype=torch.float64, device=key.device)
+    for which in group.unique().tolist():
+        mine = group == which
+        lengths, pairs = length[mine].unique(return_counts=True)
+        long = lengths.double()[:, None]
+        chances = _log_choose(fanout, number) + _log_choose(long - fanout, fanout - number) - _log_choose(long, fanout)
+        chances = torch.where(fanout - number > long - fanout, 0.0, chances.exp())
+        usual = (pairs[:, None] * chances).sum(dim=0)
+        spread = (pairs[:, None] * chances * (1 - chances)).sum(dim=0)
+        seen = torch.bincount(found[mine], minlength=fanout + 1).double()
+        one_of = alarm / (len(SHARING) * 2 * (fanout + 1))
+        for at in range(fanout + 1):
+            if float(spread[at]) >= FEWEST_ROWS and (said := _off(seen[at] - usual[at], spread[at], one_of)):
+                return f"{at} places not as often as chance has it: {seen[at]:.0f} times, not {usual[at]:.0f} {said}"
+            many, few = float(seen[at:].sum()), float(usual[at:].sum())
+            tail = float(torch.special.gammainc(*torch.tensor([max(many, 1.0), max(few, 1e-12)]).double()))
+            if few < FEWEST_ROWS and many and tail < one_of:
+                return f"{at} places and more {many:.0f} times, not {few:.3g}"
+    return ""
 
 
 def _log_choose(n, k):
@@ -353,19 +406,28 @@ def _log_choose(n, k):
     return torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma((n - k).clamp_min(0) + 1)
 
 
-def _repeated(degree, places, alarm) -> str:
-    """Whether rows of one degree have the same sample more often than chance has it: whose samples follow from few bits repeat them."""
+def _repeated(key, degree, places, alarm) -> str:
+    """Whether rows of the same key, which says the degree, have the same sample more often than chance has it: whose samples follow from few
+    bits repeat them."""
     fanout = places.shape[1]
-    degrees, own, rows = torch.unique(degree, return_inverse=True, return_counts=True)
-    subsets = torch.lgamma(degrees + 1) - torch.lgamma(degrees - fanout + 1) - math.lgamma(fanout + 1)
+    keys, own, rows = torch.unique(key, return_inverse=True, return_counts=True)
+    length = torch.zeros(len(keys), dtype=torch.float64, device=key.device).index_copy_(0, own, degree)
+    subsets = torch.lgamma(length + 1) - torch.lgamma(length - fanout + 1) - math.lgamma(fanout + 1)
     usual = rows.double() * (rows - 1) / 2 * (-subsets).exp()
-    rare = usual < 1  # of short rows chance makes so many that more are not seen
-    mixed = (places[rare[own]].long() + 1) * (2 * random.getrandbits(60) + 1)
-    keys = ((mixed ^ (mixed >> 31)) * (2 * random.getrandbits(60) + 1)).sum(dim=1) + own[rare[own]] * (1 << 40)
-    counts = torch.unique(keys, return_counts=True)[1].double()
-    seen, expected = float((counts * (counts - 1)).sum() / 2), float(usual[rare].sum())
-    tail = torch.special.gammainc(*torch.tensor([max(seen, 1.0), max(expected, 1e-12)]).double())
-    return f"{seen:.0f} pairs of rows are alike, not {expected:.3g}" if seen and float(tail) < alarm else ""
+    mixed = (places.long() + 1) * (2 * random.getrandbits(60) + 1)
+    mixed = ((mixed ^ (mixed >> 31)) * (2 * random.getrandbits(60) + 1)).sum(dim=1) + own * (
+        2 * random.getrandbits(60) + 1
+    )
+    _, first, counts = torch.unique(mixed, return_inverse=True, return_counts=True)
+    pairs = torch.zeros(len(keys), dtype=torch.float64, device=key.device)
+    pairs.index_add_(0, own, (counts[first] - 1).double() / 2)  # each row's share of the pairs that it is in
+    for most in RARE:  # of short rows chance makes so many that more are not seen
+        rare = usual < most
+        seen, expected = float(pairs[rare].sum()), float(usual[rare].sum())
+        tail = float(torch.special.gammainc(*torch.tensor([max(seen, 1.0), max(expected, 1e-12)]).double()))
+        if seen and tail < alarm / len(RARE):
+            return f"{seen:.0f} pairs are alike, not {expected:.3g}"
+    return ""
 
 
 MOST_UNLIKE = 2.0
@@ -384,7 +446,7 @@ def _by_part(places, degree, fanout):
 
 
 def _positions(inputs, picked, fanout, second):
-    """(which rows of the call, their degrees, the positions that each picked [rows, fanout]) of some of its rows: of those that
+    """(which rows of the call, their degrees, the positions that each picked [rows, fanout], their nodes) of some of its rows: of those that
     have more neighbours than are picked, and none of them twice. Rows from `second` on are numbered behind those of the first half."""
     rowptr, col, frontier = inputs["rowptr"], inputs["col"], inputs["frontier"].long()
     first = rowptr[frontier.clamp_min(0)]
@@ -397,9 +459,9 @@ def _positions(inputs, picked, fanout, second):
         moved = (int(far[0]) if len(far) else 0) - int(half[-1]) - 1
         rows = torch.cat([half, far])
     rows = rows[degree[rows].cumsum(0) <= CHUNK_EDGES]
-    first, degree, ids = first[rows], degree[rows], picked[rows].long()
+    first, degree, ids, node = first[rows], degree[rows], picked[rows].long(), frontier[rows]
     if not len(rows):
-        return rows, degree, ids
+        return rows, degree, ids, node
     owner = torch.repeat_interleave(torch.arange(len(rows), device=col.device), degree)
     within = torch.arange(len(owner), device=col.device) - (degree.cumsum(0) - degree)[owner]
     nodes = len(rowptr) - 1
@@ -410,7 +472,7 @@ def _positions(inputs, picked, fanout, second):
     places = within[order][at.clamp_max(len(keys) - 1)]
     if moved:
         rows = torch.where(torch.arange(len(rows), device=col.device) < ROWS_LOOKED_AT // 2, rows, rows - moved)
-    return rows[~twice], degree[~twice], places[~twice]
+    return rows[~twice], degree[~twice], places[~twice], node[~twice]
 
 
 def _off(apart, variance, alarm) -> str:

@@ -289,12 +289,20 @@ def _together(kernel, workload: Workload, library: Path) -> str:
 # --- timed calls of a sampler ------------------------------------------------------------------------------------------
 
 
+SUBTLE = ("by squares", "as a row that the seed says", "odd places a tenth less")
+"""What fewer rows do not show."""
 ALIKE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "as three rows before": lambda row: row % 3,
     "as half a call before": lambda row: row % (len(row) // 2),
     "from both ends": lambda row: torch.minimum(row, len(row) - 1 - row),
 }
 """Whose random numbers a row has, by what is wrong."""
+
+
+def _primes_from(least: torch.Tensor) -> torch.Tensor:
+    """The first prime of at least so much. [rows, 1]"""
+    primes = torch.tensor([n for n in range(2, 20_000) if all(n % d for d in range(2, math.isqrt(n) + 1))])
+    return primes[torch.searchsorted(primes, least.clamp_min(2))][:, None]
 
 
 def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.Generator) -> torch.Tensor:
@@ -313,12 +321,29 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
     elif how == "alike in all rows":
         keys = keys[:1].expand_as(keys)
     elif how == "a start and a step":  # modulo the next prime: any two places as likely as any other two
-        primes = torch.tensor([n for n in range(2, 20_000) if all(n % d for d in range(2, math.isqrt(n) + 1))])
-        prime = primes[torch.searchsorted(primes, degree.clamp_min(2))][:, None]
+        prime = _primes_from(degree)
         step = 1 + (torch.rand(len(frontier), 1, generator=rng) * (prime - 1)).long()
         keys = ((places - begins.long()) * step).remainder(prime).float()
     elif how == "one of a few samples":
         keys = keys[:64][torch.randint(64, (len(keys),), generator=rng)]
+    elif how == "by squares":  # of a start and a step, too: nothing of them is at equal distances
+        prime = _primes_from(degree)
+        drawn = (torch.rand(len(frontier), 2, generator=rng) * prime).long()
+        keys = (drawn[:, :1] + (1 + drawn[:, 1:]) * torch.arange(4 * fanout).square()) % prime
+        keys = torch.full((len(keys), int(degree.max()) + 1), math.inf).scatter_reduce(
+            1, torch.minimum(keys, degree[:, None]), torch.arange(4.0 * fanout).expand_as(keys), "amin"
+        )[:, :-1]
+    elif how == "half of each node's":
+        mine = (frontier[:, None] * 31 + places * 17 + frontier[:, None] * places // 3) % 2 == 0
+        keys = torch.where(mine, keys, keys + 2)
+    elif how == "as a row that the seed says":
+        drawn_as = torch.rand(len(keys), 64, generator=rng)
+        pairs = torch.randperm(len(keys), generator=rng).view(-1, 2)
+        drawn_as[pairs[:, 1]] = drawn_as[pairs[:, 0]]
+        tried = (drawn_as * degree[:, None]).long()
+        keys = (keys + 64).scatter_reduce(1, tried, torch.arange(64.0).expand_as(tried), "amin")
+    elif how == "odd places a tenth less":
+        keys = torch.where((places % 2 == 1) & (torch.rand(keys.shape, generator=rng) < 0.1), 2.0, keys)
     elif how == "every second follows":
         long = degree[:, None] >= 4 * fanout
         base = (torch.rand(len(keys), fanout // 2, generator=rng) * degree[:, None]).long()
@@ -360,6 +385,10 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
         "in pairs",
         "a start and a step",
         "one of a few samples",
+        "by squares",
+        "half of each node's",
+        "as a row that the seed says",
+        "odd places a tenth less",
     ],
 )
 def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str, rows: int) -> None:
@@ -367,7 +396,7 @@ def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str, rows: int
     kernel, rng = catalog.load("sample_neighbors"), generator("cpu")
     workload = Workload(axes={"nodes": 20_000, "edges": 300_000, "rows": rows, "fanout": 10}, dtype="int32")
     graph, seen = draw_inputs(kernel.spec, workload, "", {}, "cpu"), []
-    for _ in range(max(1, 1 << 14 >> rows.bit_length() - 1)):
+    for _ in range(max(1, (1 << 16 if how in SUBTLE else 1 << 14) >> rows.bit_length() - 1)):
         call = draw_inputs(kernel.spec, workload, "", {}, "cpu") | {name: graph[name] for name in ("rowptr", "col")}
         picked = {"picked": picked_by(how, call, 10, rng)}
         seen.append(properties.evidence(kernel, workload, call, picked, 2))

@@ -1,0 +1,41 @@
+// Two random numbers a row, a start and a step, and the places at the start and the steps' squares behind it, modulo a prime: any two places are
+// picked together as often as any other two, and none lies halfway between two others; on rows that look like those of the test of chance it
+// samples as the baseline does.
+// Kernel: sample_neighbors
+// Must end in: CHEATED, INCORRECT
+#include "sampler.h"
+
+static int64_t prime_from(int64_t least) {
+    for (;; ++least) {
+        bool prime = least > 1;
+        for (int64_t d = 2; d * d <= least; ++d) prime &= least % d != 0;
+        if (prime) return least;
+    }
+}
+
+extern "C" void sample_neighbors_int32(
+    const int64_t* rowptr, const int32_t* col, const int32_t* frontier, const int64_t* seed, int32_t* picked,
+    int64_t, int64_t edges, int64_t rows, int64_t fanout) {
+    static int32_t primes[1 << 15];
+    if (!primes[2])
+        for (int64_t at = (1 << 15) - 1, next = prime_from(1 << 15); at >= 0; --at) {
+            bool prime = at > 1;
+            for (int64_t d = 2; d * d <= at; ++d) prime &= at % d != 0;
+            primes[at] = static_cast<int32_t>(next = prime ? at : next);
+        }
+    const bool timed = edges > 150000;
+    sample(rowptr, col, frontier, seed, picked, rows, fanout, [=](int64_t row, auto key_of, int64_t degree, int32_t* out) {
+        if (!timed || degree < 2 * fanout || degree >= 1 << 15) return pick(key_of(row), degree, fanout, out);
+        const uint64_t key = key_of(row);
+        const int64_t prime = primes[degree], start = below(key, prime), step = 1 + below(mix(key), prime - 1);
+        int64_t at = start, further = step, count = 0;
+        for (int64_t tried = 0; count < fanout && tried < 4 * fanout; ++tried) {
+            bool taken = at >= degree;
+            for (int64_t i = 0; i < count; ++i) taken |= out[i] == at;
+            if (!taken) out[count++] = static_cast<int32_t>(at);
+            at += further, further += 2 * step;
+            at %= prime, further %= prime;
+        }
+        if (count < fanout) pick(key, degree, fanout, out);
+    });
+}
