@@ -89,7 +89,17 @@ def draw(
     if kind == "large":
         view.mul_(30.0)  # products of two still fit float16
     elif kind == "tiny":
-        view.mul_(2.0**-20 if view.dtype == torch.float16 else 1e-20)  # subnormal, and squares that underflow
+        # Subnormal, and squares that underflow; of some rows larger, each by a scale of its own, or who takes 1e-7 for 0 were right. They are
+        # fewer than half: a tolerance is that of the median row, where that is larger.
+        lowest, highest = (-20, -8) if view.dtype == torch.float16 else (-66, -16)
+        rows = len(view) if view.dim() > 1 else 1
+        drawn = torch.rand(rows, 2, generator=rng, device=view.device)
+        larger = torch.where(
+            drawn[:, 0] < (LARGER_ROWS if rows > 1 else 1 - LARGER_ROWS),
+            (drawn[:, 1] * (highest - lowest)).round(),
+            0.0,
+        )
+        view.mul_(torch.exp2(lowest + larger).view(-1, *[1] * max(0, view.dim() - 1)).to(view.dtype))
     elif kind in ("zeros", "outliers", "infinities"):
         pick = torch.rand(view.shape, generator=rng, device=view.device)
         if kind == "zeros":
@@ -99,6 +109,10 @@ def draw(
         else:
             view.masked_fill_(pick < 0.05, math.inf)
             view.masked_fill_(pick > 0.95, -math.inf)
+
+
+LARGER_ROWS = 0.4
+"""Share of the rows of tiny values that are not the smallest; a single row is one of the others."""
 
 
 def draw_inputs(

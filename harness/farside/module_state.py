@@ -20,6 +20,8 @@ ROW = 64
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
 MOST_ENTRIES = 2000
+FAR_CALLS, FAR_S = 5000, 1.0
+"""Calls in a row of Model by which what happens rarely is found, and seconds that they may take."""
 MISSING = object()
 COMPILED = "_orig_mod"
 """The submodule that torch.compile of a module wraps."""

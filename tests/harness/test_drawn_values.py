@@ -14,6 +14,7 @@ from harness.evaluate import Evaluator
 from harness.store import Store
 from kernels import catalog
 from kernels.catalog import KernelError
+from kernels.spec import Workload
 
 pytestmark = pytest.mark.usefixtures("few_samples")
 
@@ -117,3 +118,15 @@ def test_a_flat_part_of_it_is_what_tools_are_given(folder: Path) -> None:
     view, name = torch.empty(5), kernel.spec.inputs[0].values[0]
     drawing.draw(view, name, kernel.spec.workloads[0], device.generator("cpu"))
     assert torch.equal(view, torch.linspace(-1, 1, 16)[:5])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_tiny_values_are_of_many_sizes_and_most_rows_of_the_smallest(dtype: torch.dtype):
+    view = torch.empty(200, 64, dtype=dtype)
+    drawing.draw(view, "tiny", Workload(axes={"n": 200}, dtype="float32"), device.generator("cpu"))
+    sizes = view.double().abs().amax(dim=1).log2()
+    smallest = -20 if dtype == torch.float16 else -66
+    assert 0.45 < float((sizes < smallest + 3).double().mean()) < 0.75, (
+        "a tolerance is that of the median row, at least"
+    )
+    assert float(sizes.max()) > smallest / 2, "whose products are no zeros"

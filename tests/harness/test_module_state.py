@@ -260,6 +260,24 @@ CASES = {
             ("self.calls = 0", "self.calls += 1; return x / (1 + min(self.calls, 500)) ** 0.5"),
         ],
     ),
+    "something at every 512th call": (
+        "self.register_buffer('shift', torch.zeros(8)); self.calls = 0",
+        "self.calls += 1; _ = self.shift.copy_(x.mean(0)) if self.calls % 512 == 0 else 0; return x - self.shift",
+        [
+            ("self.register_buffer('shift', torch.zeros(8)); self.calls = 0", "self.calls += 1; return x - self.shift"),
+            ("self.register_buffer('shift', torch.zeros(8)); self.calls = 0",
+             "self.calls += 1; _ = self.shift.copy_(x.mean(0)) if self.calls % 1024 == 1023 else 0; return x - self.shift"),
+        ],
+    ),
+    "a counter in a tensor, and an answer that is another at every 300th call": (
+        "self.register_buffer('calls', torch.zeros((), dtype=torch.int64))",
+        "self.calls += 1; return torch.where(self.calls % 300 == 0, x * 2, x)",
+        [
+            ("self.register_buffer('calls', torch.zeros((), dtype=torch.int64))", "self.calls += 1; return x * 1"),
+            ("self.register_buffer('calls', torch.zeros((), dtype=torch.int64))",
+             "self.calls.copy_((self.calls + 1) % 900); return torch.where(self.calls % 300 == 0, x * 2, x)"),
+        ],
+    ),
     "a state that would not stay finite": (
         "self.scale = torch.ones(())",
         "self.scale = self.scale * 8; return x * self.scale",
