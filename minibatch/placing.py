@@ -12,7 +12,7 @@ from harness.machine import cache_folder
 from harness.report.console import Console
 from minibatch import benchmark_graphs, folders, graphs, synthetic
 from minibatch.graphs import Graph, GraphError
-from minibatch.memory import amount, available_bytes
+from minibatch.memory import amount, available_bytes, empty_pinned
 
 SPARE = 0.85
 """Share of free memory that a graph may take; batches and weights need the rest."""
@@ -177,8 +177,8 @@ def _put(graph: Graph, wanted: Wanted) -> Placed:
     moved = {name: values.to(device) for name, values in graph.arrays().items() if name != "features"}
     # Written in pieces to where they stay, pinned from the start in host memory: one copy of the features, whatever their dtype is.
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    place = {"device": device} if where == "hbm" else {"pin_memory": device == "cuda"}
-    features = torch.empty(graph.features.shape, dtype=dtype, **place)
+    shape, pinned = tuple(graph.features.shape), where == "host" and device == "cuda"
+    features = empty_pinned(shape, dtype) if pinned else torch.empty(shape, dtype=dtype, device=device)
     for begin in range(0, graph.nodes, synthetic.ROWS_AT_ONCE):
         part = graph.features[begin : begin + synthetic.ROWS_AT_ONCE]
         features[begin : begin + len(part)] = part.to(features.device)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from minibatch.graphs import Graph, GraphError
+from minibatch.memory import empty_pinned
 
 EDGES_AT_ONCE = 1 << 26
 """Edges drawn in one piece: eight bytes each for some ten temporaries, 5 GB."""
@@ -135,8 +136,8 @@ def _features(recipe: Recipe, labels: torch.Tensor, rng: torch.Generator, device
     """The label's centroid and noise, over sqrt(1 + noise^2); float16 on the CPU, bfloat16 on a GPU, [nodes, width]."""
     dtype = torch.float16 if device == "cpu" else torch.bfloat16
     centroids = torch.randn(recipe.classes, recipe.width, generator=rng, device=device)
-    where = {"device": "cpu", "pin_memory": True} if place == "pinned" else {"device": place}
-    features = torch.empty(recipe.nodes, recipe.width, dtype=dtype, **where)
+    shape = (recipe.nodes, recipe.width)
+    features = empty_pinned(shape, dtype) if place == "pinned" else torch.empty(shape, dtype=dtype, device=place)
     scale = 1 / math.sqrt(1 + recipe.noise**2)
     for begin in range(0, recipe.nodes, ROWS_AT_ONCE):
         part = labels[begin : begin + ROWS_AT_ONCE]

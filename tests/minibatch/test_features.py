@@ -79,9 +79,16 @@ def test_the_cuda_source_takes_rows_from_where_they_are(native, width, rows):
     assert torch.equal(tiered.rows(ids, found), wanted)
     assert torch.equal(tiered.read, read)
     tiered.native = native
-    tiered.begin()
-    assert torch.equal(tiered.rows(ids, found.fill_(7.0)), wanted)
-    assert torch.equal(tiered.read, read)
+    for threads in (0, 3):  # of the host, which gather what is missed
+        if threads:
+            tiered._gather_by(threads)
+        for _ in range(3):
+            tiered.begin()
+            assert torch.equal(tiered.rows(ids, found.fill_(7.0)), wanted)
+            assert torch.equal(tiered.read, read)
+            ids[: rows // 2] = -1  # fewer in the next batch, and then as many again
+            wanted = torch.where(ids[:, None] >= 0, wanted, 0)
+            read = torch.stack([(ids >= 0).sum(), ((ids >= 0) & (tiered.place[ids.clamp_min(0).long()] < 0)).sum()])
 
 
 def test_a_cache_is_filled_in_pieces_and_anew(graph, monkeypatch):

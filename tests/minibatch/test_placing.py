@@ -1,11 +1,13 @@
 """Where a graph goes: on the device where all fits, features in host memory where they must, else one sentence."""
 
 import json
+from typing import ClassVar
 
 import pytest
+import torch
 from rich.console import Console
 
-from minibatch import graphs, placing, ranks, synthetic
+from minibatch import graphs, memory, placing, ranks, synthetic
 from minibatch.graphs import GraphError
 from minibatch.placing import Sizes, Wanted, count_cached_rows, place, place_of_features
 from run import main
@@ -107,3 +109,28 @@ def test_epochs_say_what_the_cache_held(tmp_path, capsys):
     assert shares[0] == 0
     assert 1000 / 3000 < shares[1] < 1
     assert shares[2] == 1
+
+
+def test_memory_that_a_gpu_reads_is_let_go_with_its_last_tensor(monkeypatch):
+    class Runtime:
+        refuses = 0
+        held: ClassVar[set[int]] = set()
+
+        def cudaHostRegister(self, address: int, _size: int, _flags: int) -> int:
+            self.held.add(address)
+            return self.refuses
+
+        def cudaHostUnregister(self, address: int) -> None:
+            self.held.remove(address)
+
+    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
+    made = memory.empty_pinned((400_000, 7), torch.bfloat16)
+    made.fill_(1)
+    assert (made.shape, Runtime.held) == ((400_000, 7), {made.data_ptr()})
+    assert made.data_ptr() % memory.HUGE_PAGE_BYTES == 0
+    part = made[5:]
+    del made
+    assert Runtime.held
+    assert float(part.float().mean()) == 1
+    del part
+    assert not Runtime.held
