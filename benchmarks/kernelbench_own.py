@@ -226,6 +226,7 @@ class Session:
             (problem for problem in self.problems if problem.row is None),
             key=lambda problem: problem.place - LEAD * (problem.level == 3),
         )
+        waiting += self.without_time()
         while time.monotonic() < self.deadline:
             self.reap()
             while waiting and sum(work.kind == "prepare" for work in self.works) < self.builders:
@@ -248,9 +249,12 @@ class Session:
         judge = [one for one in self.problems if one.prepared and not one.row and one not in busy]
         if judge or any(one.row is None and one not in busy for one in self.problems):
             return [("judge", one) for one in judge]
+        return [("compile", one) for one in self.without_time() if one.prepared and one not in busy]
+
+    def without_time(self) -> list[Problem]:
+        """The right ones that torch.compile is still to be timed beside."""
         time_of = PREFIX[self.options.mode] + "compile_runtime"
-        right = [one for one in self.to_compile if one.row and speedup(one.row) and time_of not in one.row]
-        return [("compile", one) for one in right if one not in busy]
+        return [one for one in self.to_compile if one.row and speedup(one.row) and time_of not in one.row]
 
     def fill_gpus(self) -> None:
         assert self.machine
@@ -314,7 +318,10 @@ class Session:
         problem = work.problem
         if work.kind == "prepare":
             problem.prepared = answer
-            if answer["why"]:
+            if answer["why"] and problem.row:
+                self.to_compile.remove(problem)
+                self.say(f"{problem.name}: {answer['why']}; torch.compile is not timed beside it")
+            elif answer["why"]:
                 self.write(problem, {"correctness": False, "why": answer["why"], "prepare_s": answer["seconds"]})
             elif not self.machine:
                 self.say(f"{problem.name} drafted, {answer['seconds']:.0f} s")
@@ -533,12 +540,12 @@ def compile_reference(
 ) -> dict[str, Any]:
     """torch.compile's time, and beside it, on the same GPU, those of the draft and of eager. What max-autotune times while it
     compiles it times beside others that compute, while nobody else is timed."""
-    if why := prepare(problem, out / "drafts", None)["why"]:
-        return {"why": why}
     with its_evaluation(checkout, gpu, folder, rand) as (turn, _, timing):
         from torch._inductor import compile_fx, config
 
-        config.compile_threads = 4
+        config.compile_threads = (
+            4 if problem.level == 3 else 1
+        )  # its workers import torch first, for one or two kernels
         if mode == "default":  # needs no GPU
             compile_fx.compile_fx = turn.outside(compile_fx.compile_fx)
         measure = timing.time_execution_with_cuda_event
