@@ -7,6 +7,7 @@ seen whichever way it came.
 
 from __future__ import annotations
 
+import filecmp
 import os
 import random
 import re
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from harness.checks.drawing import distributions
 from harness.judge.session import EvaluationSession, map_buffers
-from harness.processes.worker import WorkerFailure
+from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Build
 from harness.timing.sampling import read_seconds
 from kernels.spec import Frozen, Workload
@@ -91,7 +92,17 @@ def watch(session: EvaluationSession, build: Build, workload: Workload) -> CodeS
         thread.join()
     if failed:
         raise failed[0]
-    return _sorted(places, maps, str(worker.scratch), min(seconds) * 1e6)
+    return _sorted(places, maps, str(worker.scratch), min(seconds) * 1e6, _own_files(worker, Path(build.artefact)))
+
+
+def _own_files(worker: Worker, artefact: Path) -> frozenset[str]:
+    """The files that its build made, as its process has them: those that it has written or changed since are not among them."""
+    if artefact.is_dir():
+        folder = worker.scratch / "candidate"
+        pairs = [(one, folder / one.relative_to(artefact)) for one in artefact.rglob("*.so")]
+    else:
+        pairs = [(artefact, worker.code / "candidate.so")]
+    return frozenset(str(own) for made, own in pairs if own.is_file() and filecmp.cmp(made, own, shallow=False))
 
 
 def _places(pid: int) -> list[int]:
@@ -119,7 +130,9 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def _sorted(places: list[int], maps: str, scratch: str, call_us: float) -> CodeShares:
+def _sorted(
+    places: list[int], maps: str, scratch: str, call_us: float, own: frozenset[str] = frozenset()
+) -> CodeShares:
     ranges = []
     for line in maps.splitlines():
         fields = line.split(maxsplit=5)
@@ -129,7 +142,7 @@ def _sorted(places: list[int], maps: str, scratch: str, call_us: float) -> CodeS
     counts, names = {"own": 0, "library": 0, "neither": 0, "beside_torch": 0}, set()
     for place in places:
         path = next((path for low, high, path in ranges if low <= place < high), None)
-        if path is None or path == "" or "/candidate/" in path:
+        if path is None or path == "" or path in own:
             kind = "own"  # memory that is no file's, too: what it compiled or wrote there
         elif NEITHER.search(path):
             kind = "neither"

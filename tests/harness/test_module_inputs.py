@@ -258,8 +258,10 @@ def test_when_a_gain_may_be_a_librarys(seen: CodeShares, libraries: bool, doubte
 @pytest.mark.parametrize(
     ("path", "kind", "beside"),
     [
-        ("/tmp/box/candidate/native.so", "own", 0),
         ("", "own", 0),
+        ("/tmp/code/candidate.so", "own", 0),
+        ("/tmp/scratch/candidate/native.so", "own", 0),
+        ("/tmp/scratch/candidate/copy.so", "library", 1),
         ("/tmp/scratch/fast.so", "library", 1),
         ("/tmp/scratch/libtorch_cpu.so (deleted)", "library", 1),
         ("/memfd:fast (deleted)", "library", 1),
@@ -274,7 +276,9 @@ def test_when_a_gain_may_be_a_librarys(seen: CodeShares, libraries: bool, doubte
 def test_whose_a_mapped_file_is(path: str, kind: str, beside: int):
     """What a candidate has written itself may be a copy of a library's file, whatever it is called."""
     maps = f"1000-2000 r-xp 00000000 08:01 1 {path}\n2000-3000 rw-p 00000000 00:00 0\n"
-    seen = whose_code._sorted([0x1800], maps, "/tmp/scratch", 900.0)
+    seen = whose_code._sorted(
+        [0x1800], maps, "/tmp/scratch", 900.0, frozenset(["/tmp/code/candidate.so", "/tmp/scratch/candidate/native.so"])
+    )
     assert (getattr(seen, kind), seen.looks, seen.beside_torch) == (1, 1, beside)
 
 
