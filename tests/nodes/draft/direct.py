@@ -117,7 +117,7 @@ def agree_on_what_is_not_finite(eager, new, steps: int = 512, columns: int = 64)
     torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=0)
 
 
-GCC = ["g++", "-std=c++17", "-O1", "-fopenmp", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Werror", *LINKER]
+GCC = ["g++", "-std=c++17", "-O0", "-fopenmp", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Werror", *LINKER]
 
 
 @functools.cache

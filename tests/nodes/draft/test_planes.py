@@ -148,13 +148,11 @@ def check_ties(layer: str, x_shape: str, to_even: bool, folder, planes: bool) ->
 @pytest.mark.parametrize(
     ("layer", "shape", "to_even"),
     [
-        ("Conv1d(16, 24, 3, bias=False)", "1, 16, 90", False),
         ("Conv2d(16, 24, 3, bias=False)", "1, 16, 9, 10", False),
         ("Conv2d(16, 24, 1, bias=False)", "1, 16, 9, 10", True),
         ("Conv2d(16, 64, 3, bias=False)", "1, 16, 6, 7", True),
         ("Conv2d(16, 64, (3, 2), bias=False)", "1, 16, 6, 7", False),
         ("Conv2d(32, 48, 3, groups=2, bias=False)", "1, 32, 9, 10", True),
-        ("Conv3d(16, 24, (1, 2, 2), bias=False)", "1, 16, 3, 5, 6", False),
         (
             "ConvTranspose3d(3, 24, 2, bias=False)",
             "1, 3, 3, 5, 6",

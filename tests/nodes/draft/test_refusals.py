@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compiler import draft
+from tests import forked
 from tests.nodes.draft.direct import HEADER, problem
 
 PACKAGE = Path(draft.__file__).parent
@@ -94,13 +95,6 @@ main.main()
 def test_a_module_that_takes_too_long_to_follow_stays_with_torch(tmp_path):
     main = Path(draft.__file__).with_name("__main__.py")
     (tmp_path / "problem.py").write_text("while True:\n    pass\n")
-    command = [
-        sys.executable,
-        "-c",
-        LIMITED.format(path=str(main)),
-        tmp_path / "problem.py",
-        "cpu",
-        tmp_path / "answer",
-    ]
-    subprocess.run(command, check=True, timeout=100)
+    done = forked.run(LIMITED.format(path=str(main)), tmp_path / "problem.py", "cpu", tmp_path / "answer")
+    assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "answer").read_text())["none"].startswith("drafting takes more than")

@@ -26,8 +26,12 @@ def workloads(kernel: Kernel) -> list[Workload]:
 
 
 def wrong(kernel: Kernel, native: Native) -> list[str]:
-    found = (native.check(w, values) for w in workloads(kernel) for values in distributions(kernel.spec, {}))
-    return [message for message in found if message]
+    """Of every workload as it is drawn first, and of the smallest one of each dtype for all distributions."""
+    first, *others = distributions(kernel.spec, {})
+    sized = sorted(workloads(kernel), key=lambda workload: math.prod(workload.axes.values()))
+    smallest = {workload.dtype: workload for workload in reversed(sized)}.values()
+    asked = [(workload, first) for workload in sized] + [(w, values) for w in smallest for values in others]
+    return [message for case in asked if (message := native.check(*case))]
 
 
 def baseline(kernel: Kernel) -> str:

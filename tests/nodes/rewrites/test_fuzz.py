@@ -1,4 +1,4 @@
-"""Random programs through random lists of rewrites: every case that was found so far, and as many new ones as half a minute takes.
+"""Random programs through random lists of rewrites: every case that was found so far, and a few new ones.
 
 A file of `fuzz/found` names steps in its first line; what they make of the program must compute what the program computes.
 `python -m benchmarks.fuzz_rewrites --keep FOLDER` writes such files.
@@ -15,7 +15,7 @@ import pytest
 from nodes.policies.rules import _rewritten
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Source
-from tests.nodes.rewrites.fuzz.search import PROGRAMS, Case, Failure, Search, with_fewer_steps
+from tests.nodes.rewrites.fuzz.search import Case, Failure, Search, with_fewer_steps
 from tests.nodes.rewrites.fuzz.trial import Verdict, of_text
 from tests.nodes.rewrites.steps import bench
 
@@ -36,10 +36,9 @@ def test_what_was_found_stays_mended(path: Path, verdicts: dict[Path, Verdict]) 
     assert verdict.kind == "right", f"{verdict.said}\n{verdict.text}"
 
 
-@pytest.mark.parametrize("language", sorted(PROGRAMS))
-def test_random_programs_keep_what_they_compute(language: str) -> None:
-    """The same few every time; the tool goes on from there."""
-    search = Search(language, bench(), batch=2)
+def test_random_programs_keep_what_they_compute() -> None:
+    """The same few every time, in C++; the tool goes on from there, and what it found in CUDA stands above."""
+    search = Search("cpu", bench(), batch=2)
     (failures,) = itertools.islice(search.rounds(first=0), 1)
     assert search.rewritten > 15, "the steps must apply"
     for failure in failures:
