@@ -150,6 +150,7 @@ def campaign(asked: argparse.Namespace) -> None:
     """One `run.py campaign`, its engine's overhead noted as it goes; the record is written anew as each problem ends."""
     opened: list[tuple[Engine, Overhead, int, float]] = []
     open_engine, ended, began = engines.open_engine, Campaign._ended, time.monotonic()
+    ends: dict[str, float] = {}
 
     def note(*words, **more) -> Engine:
         engine = open_engine(*words, **more)
@@ -160,7 +161,7 @@ def campaign(asked: argparse.Namespace) -> None:
         ((engine, overhead, width, first),) = opened
         items = [
             {"item": one.id, "said": _in_words(one), "speedup": one.solved.speedup.get(EAGER), "seconds": one.wall_seconds,
-             "nodes": one.nodes, "reason": one.reason}
+             "nodes": one.nodes, "reason": one.reason, "ended_s": ends.get(one.id)}
             for one in entries
         ]  # fmt: skip
         record = {
@@ -174,6 +175,7 @@ def campaign(asked: argparse.Namespace) -> None:
             return True  # it has no entry, and the campaign ends with what it has begun
         whole = ended(of, *words)
         with of.writing:
+            ends[words[0].id] = time.monotonic() - opened[0][-1]
             write(of.entries())
         return whole
 
@@ -186,7 +188,21 @@ def campaign(asked: argparse.Namespace) -> None:
     if code:
         raise SystemExit(code)
     record = json.loads(asked.out.read_text())
-    print(f"{len(record['items'])} problems in {record['wall_s']:.1f} s on {record['width']}: {asked.out}")
+    print(
+        f"{len(record['items'])} problems in {record['wall_s']:.1f} s on {record['width']}, opened in "
+        f"{record['opened_s']:.1f} s; {_warm_pace(record)}: {asked.out}"
+    )
+
+
+def _warm_pace(record: dict) -> str:
+    """Pace after each worker's first problem: until then it starts processes that the next ones use."""
+    ends = sorted(one["ended_s"] for one in record["items"] if one.get("ended_s") is not None)
+    warm = ends[record["width"] :]
+    if len(warm) < 2:
+        return "too few problems for a pace after each worker's first"
+    first = ends[record["width"] - 1]
+    rate = len(warm) / (warm[-1] - first)
+    return f"{len(warm)} after each worker's first, {rate:.4f} a second ({rate / record['width']:.4f} a worker)"
 
 
 def _in_words(entry: CampaignEntry) -> str:
@@ -239,6 +255,9 @@ def compare(asked: argparse.Namespace) -> None:
             f"{len(sure)}; overhead a question: median {statistics.median(overhead) * 1e3:.1f} ms, largest "
             f"{overhead[-1] * 1e3:.1f} ms, {sum(overhead) / len(other['items']) * 1e3:.0f} ms a verdict"
         )
+        for record in (first, other):
+            if any("ended_s" in one for one in record["items"]):
+                print(f"    {record['engine']}: {_warm_pace(record)}")
         for one in both:
             if said[one["item"]] != one["said"]:
                 print(f"    {one['item']}: {said[one['item']]} and {one['said']} ({one['speedup']})")
