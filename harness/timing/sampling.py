@@ -291,6 +291,8 @@ class ABComparison:
         """Let the worker prepare the calls of all argument sets, on a GPU as a graph."""
         layout = self.layout
         message = layout.message(self.buffers, layout.slots, op="plan") | ({"dtype": arm.symbol} if arm.symbol else {})
+        if self.device == "cpu":
+            self.production.produce([0])  # who is called with tensors makes its first call then, and indices must be some
         if self.device == "cuda":
             self.production.renew()
             synchronize(self.device)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +12,10 @@ import torch
 from harness import device, jobs
 from harness.backends import cpu
 from harness.checks import drawing
+from harness.device import ArgumentBuffers
 from harness.evaluate import Evaluator
 from harness.store import Store
+from harness.timing.sampling import ABComparison, Arm
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import Workload
@@ -130,3 +134,21 @@ def test_tiny_values_are_of_many_sizes_and_most_rows_of_the_smallest(dtype: torc
         "a tolerance is that of the median row, at least"
     )
     assert float(sizes.max()) > smallest / 2, "whose products are no zeros"
+
+
+def test_what_is_called_before_it_is_timed_has_the_indices_that_the_spec_says(folder: Path) -> None:
+    """An engine's kernel, whose first call of tensors is made as calls are planned, ended by SIGSEGV on what memory held by chance."""
+    kernel = catalog.load(str(folder))
+    one = ABComparison(kernel, kernel.spec.workloads[0], "hot", "cpu", 1 << 20)
+    memory, seen = ArgumentBuffers("cpu", one.size), []
+    memory.view.fill_(0x7F)
+    codes = next(tensor for tensor in kernel.spec.inputs if tensor.name == "codes")
+
+    def request(_message: dict[str, Any]) -> dict[str, Any]:
+        seen.append(one.layout.view(memory, codes)[0].clone())
+        return {}
+
+    one.open(memory)
+    one.plan(Arm("side", SimpleNamespace(request=request)))  # type: ignore[arg-type]
+    assert seen[0].min() >= 0 and seen[0].max() < 16
+    memory.close()
