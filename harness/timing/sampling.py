@@ -292,7 +292,8 @@ class ABComparison:
         layout = self.layout
         message = layout.message(self.buffers, layout.slots, op="plan") | ({"dtype": arm.symbol} if arm.symbol else {})
         if self.device == "cpu":
-            self.production.produce([0])  # who is called with tensors makes its first call then, and indices must be some
+            # Who is called with tensors makes its first call then, and indices must be some.
+            self.production.produce([0])
         if self.device == "cuda":
             self.production.renew()
             synchronize(self.device)
