@@ -2,8 +2,7 @@
 //
 // A row in host memory costs an address translation, which neighbours in memory share: what is missed is fetched in the order of
 // ids, by few blocks, so that what they read at once lies close together. The bus is full with these, and the rest of the GPU stays
-// free for what runs beside. Where the host has threads to spare these gather what is missed (gather.cpp), and what they have made
-// is read from one piece of memory.
+// free for what runs beside.
 #include <stdint.h>
 
 namespace {
@@ -81,54 +80,6 @@ __global__ void __launch_bounds__(THREADS) gather_missed(
     }
 }
 
-// count, on the host and here: how many of sorted ids are not NONE, which come first; ids, on the host: those.
-__global__ void __launch_bounds__(THREADS) send_missed(
-    const int32_t* __restrict__ sorted, int32_t* __restrict__ ids, int64_t* count, int64_t* count_here, int64_t rows) {
-    const int64_t row = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (row >= rows) {
-        return;
-    }
-    const int32_t id = sorted[row];
-    if (id != NONE) {
-        ids[row] = id;
-    }
-    if (id == NONE ? row == 0 : row + 1 == rows || sorted[row + 1] == NONE) {
-        const int64_t found = id == NONE ? 0 : row + 1;
-        *count = found;
-        *count_here = found;
-    }
-}
-
-constexpr int64_t TAKEN = 64;  // as gather.cpp's: parts end at multiples
-
-// out: rows that the host has gathered, of one part of `parts`; order: the row of out that each is.
-template <typename Pack>
-__global__ void __launch_bounds__(THREADS) place_gathered(
-    const Pack* __restrict__ gathered, const int64_t* __restrict__ count, const int64_t* __restrict__ order, Pack* __restrict__ out,
-    int64_t part, int64_t parts, int packs) {
-    const int64_t takes = (*count + TAKEN - 1) / TAKEN;
-    const int64_t end = min(*count, takes * (part + 1) / parts * TAKEN) * packs;
-    const int64_t stride = static_cast<int64_t>(gridDim.x) * THREADS;
-    const int64_t begin = takes * part / parts * TAKEN * packs + static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    for (int64_t first = begin; first < end; first += stride * IN_FLIGHT) {
-        Pack held[IN_FLIGHT];
-#pragma unroll
-        for (int j = 0; j < IN_FLIGHT; ++j) {
-            const int64_t at = first + j * stride;
-            if (at < end) {
-                held[j] = gathered[at];
-            }
-        }
-#pragma unroll
-        for (int j = 0; j < IN_FLIGHT; ++j) {
-            const int64_t at = first + j * stride;
-            if (at < end) {
-                out[order[at / packs] * packs + at % packs] = held[j];
-            }
-        }
-    }
-}
-
 unsigned blocks(int64_t total) { return static_cast<unsigned>((total + THREADS - 1) / THREADS); }
 
 template <typename Pack>
@@ -148,37 +99,7 @@ void launch_missed(
         static_cast<const Pack*>(table), sorted, order, static_cast<Pack*>(out), rows * packs, static_cast<int>(packs));
 }
 
-template <typename Pack>
-void launch_place(
-    const void* gathered, const int64_t* count, const int64_t* order, void* out, int64_t part, int64_t parts, int64_t row_bytes,
-    cudaStream_t stream) {
-    place_gathered<Pack><<<BLOCKS, THREADS, 0, stream>>>(
-        static_cast<const Pack*>(gathered), count, order, static_cast<Pack*>(out), part, parts,
-        static_cast<int>(row_bytes / static_cast<int64_t>(sizeof(Pack))));
-}
-
 }  // namespace
-
-extern "C" void features_send_missed(
-    const int32_t* sorted, int32_t* ids, int64_t* count, int64_t* count_here, int64_t rows, cudaStream_t stream) {
-    if (rows > 0) {
-        send_missed<<<blocks(rows), THREADS, 0, stream>>>(sorted, ids, count, count_here, rows);
-    }
-}
-
-// The function is called on the host, with `about`, when all before it in the stream is done; what follows waits for it.
-extern "C" void features_call_host(void (*function)(void*), void* about, cudaStream_t stream) {
-    cudaLaunchHostFunc(stream, function, about);
-}
-
-extern "C" void features_place_gathered(
-    const void* gathered, const int64_t* count, const int64_t* order, void* out, int64_t part, int64_t parts, int64_t row_bytes,
-    cudaStream_t stream) {
-    if (row_bytes > 0) {
-        const auto run = row_bytes % 16 == 0 ? launch_place<uint4> : row_bytes % 8 == 0 ? launch_place<uint2> : launch_place<uint16_t>;
-        run(gathered, count, order, out, part, parts, row_bytes, stream);
-    }
-}
 
 extern "C" void features_find_missed(
     const int32_t* place, const int32_t* ids, int32_t* keys, unsigned long long* read, int64_t rows, cudaStream_t stream) {

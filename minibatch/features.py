@@ -1,21 +1,17 @@
 """Where a step reads feature rows: a table on the device, or one in host memory behind a cache of hot rows on the device.
 
-On a GPU the table in host memory is pinned, and only rows that the cache misses cross the bus. In padded batches threads of the
-host gather these (gather.cpp), called by the stream itself: the host waits for nothing in a step. Other batches, and those of a
-machine with few cores, are read by kernels through unified addresses (UVA). On the CPU the same code runs on plain memory.
+On a GPU the table in host memory is pinned and kernels read it through unified addresses (UVA): only rows that the cache
+misses cross the bus, and the host does nothing in a step. On the CPU the same code runs on plain memory.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from minibatch import ranks
 from minibatch.batches import SEEDS_A_BATCH, batch_seed, pad_to
 from minibatch.native import library
 from minibatch.ops import Kernels
@@ -31,35 +27,6 @@ PRESAMPLED_AS = -2
 
 FILLED_AT_ONCE = 1 << 20
 """Rows of the cache, so that no second copy of it is made."""
-
-PARTS = 8
-"""Of a batch's rows that threads of the host gather: one crosses the bus while the next is gathered."""
-FEWEST_THREADS = 6
-"""With fewer a GPU reads the rows as fast itself."""
-
-
-class _Request(ctypes.Structure):
-    _fields_ = (
-        ("table", ctypes.c_void_p), ("ids", ctypes.c_void_p), ("count", ctypes.c_void_p), ("out", ctypes.c_void_p),
-        ("row_bytes", ctypes.c_int64), ("parts", ctypes.c_int64),
-    )  # fmt: skip
-
-
-class _Part(ctypes.Structure):
-    _fields_ = (("request", ctypes.c_void_p), ("number", ctypes.c_int64))
-
-
-@dataclass
-class _Delivery:
-    """What threads of the host gather for one slot of batches: pinned ids of the rows, their number, and the rows themselves."""
-
-    ids: torch.Tensor
-    count: torch.Tensor
-    rows: torch.Tensor
-    count_here: torch.Tensor
-    """The number on the device."""
-    request: _Request
-    parts: ctypes.Array[_Part]
 
 
 class FeatureTable:
@@ -97,17 +64,6 @@ class TieredTable(FeatureTable):
         self.native = library((Path(__file__).parent / "features.cu").read_text(), "cuda") if device == "cuda" else None
         self.beside = Branch(device)
         """On which held rows are gathered beside those that are fetched."""
-        self.crossing = Branch(device)
-        """On which a part of the fetched rows crosses the bus while the next is gathered."""
-        self.gatherer: ctypes.CDLL | None = None
-        threads = len(os.sched_getaffinity(0)) // ranks.here() - 1  # the others are this process's own
-        if device == "cuda" and threads >= FEWEST_THREADS:
-            self._gather_by(threads)
-        self.deliveries: dict[int, _Delivery] = {}
-
-    def _gather_by(self, threads: int) -> None:
-        self.gatherer = library((Path(__file__).parent / "gather.cpp").read_text(), "cpu")
-        self.gatherer.gather_start(ctypes.c_int64(threads))
 
     def fill(self, hot: torch.Tensor) -> None:
         """Hold these rows (int64 ids, distinct, at most `room`)."""
@@ -126,8 +82,6 @@ class TieredTable(FeatureTable):
         self.read.zero_()
 
     def rows(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """out: where the rows go, the same for all batches of a slot."""
-        delivery = self._delivery(out) if self.gatherer and out is not None and out.numel() else None
         if out is None:
             out = self.cache.new_empty(len(ids), self.table.shape[1])
         if self.native is not None:
@@ -137,10 +91,7 @@ class TieredTable(FeatureTable):
             with self.beside.fork():
                 self._call("gather_held", self.cache, self.place, ids, out, *sizes)
             inorder, order = keys.sort()
-            if delivery:
-                self._fetch_gathered(delivery, inorder, order, out)
-            else:
-                self._call("gather_missed", self.table, inorder, order, out, *sizes)
+            self._call("gather_missed", self.table, inorder, order, out, *sizes)
             self.beside.join()
             return out
         held = torch.where(ids >= 0, self.place[ids.clamp_min(0).long()], -1)
@@ -151,46 +102,10 @@ class TieredTable(FeatureTable):
             found, self.kernels.gather_rows(self.table, missed), out=out
         )  # a row is zeros in one of the two
 
-    def _delivery(self, out: torch.Tensor) -> _Delivery:
-        """That of the slot whose rows go to `out`."""
-        at = out.data_ptr()
-        if at not in self.deliveries or len(self.deliveries[at].rows) != len(out):
-            pin = self.cache.is_cuda
-            ids, count = (
-                torch.zeros(size, dtype=dtype, pin_memory=pin)
-                for size, dtype in ((len(out), torch.int32), (1, torch.int64))
-            )
-            rows = torch.empty(out.shape, dtype=out.dtype, pin_memory=pin)
-            size = out.shape[1] * out.element_size()
-            request = _Request(*(t.data_ptr() for t in (self.table, ids, count, rows)), size, PARTS)
-            parts = (_Part * PARTS)(*(_Part(ctypes.addressof(request), number) for number in range(PARTS)))
-            self.deliveries[at] = _Delivery(ids, count, rows, count.to(out.device), request, parts)
-        return self.deliveries[at]
-
-    def _fetch_gathered(
-        self, delivery: _Delivery, inorder: torch.Tensor, order: torch.Tensor, out: torch.Tensor
-    ) -> None:
-        """Into out the rows of ids that come first inorder, by threads of the host."""
-        self._call("send_missed", inorder, delivery.ids, delivery.count, delivery.count_here, len(inorder))
-        assert self.gatherer is not None
-        for number, part in enumerate(delivery.parts):
-            self._call("call_host", self.gatherer.gather_part, ctypes.byref(part))
-            with self.crossing.fork():
-                about = (delivery.rows, delivery.count_here, order, out, number, PARTS, delivery.request.row_bytes)
-                self._call("place_gathered", *about)
-        self.crossing.join()
-
-    def _call(self, name: str, *values: Any) -> None:
+    def _call(self, name: str, *values: torch.Tensor | int) -> None:
         stream = torch.cuda.current_stream().cuda_stream if self.cache.is_cuda else None
         assert all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor)), name
-        given = (
-            ctypes.c_void_p(v.data_ptr())
-            if isinstance(v, torch.Tensor)
-            else ctypes.c_int64(v)
-            if isinstance(v, int)
-            else v
-            for v in values
-        )
+        given = (ctypes.c_void_p(v.data_ptr()) if isinstance(v, torch.Tensor) else ctypes.c_int64(v) for v in values)
         getattr(self.native, f"features_{name}")(*given, ctypes.c_void_p(stream))
 
     def mean(self, ids: torch.Tensor) -> torch.Tensor:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
-import mmap
 import os
 import re
-import sys
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minibatch import ranks
+from minibatch.native import library
 
 if TYPE_CHECKING:
     import torch
-
-HUGE_PAGE_BYTES = 2 << 20
 
 
 def amount(size: float) -> str:
@@ -29,32 +28,17 @@ def available_bytes() -> int:
     return free // ranks.here()
 
 
-class _Pages(mmap.mmap):
-    """Memory of huge pages where the machine has them, which a GPU may read until it is freed."""
-
-    registered: int | None = None
-    """Its address, once a GPU may read it."""
-
-    def __del__(self) -> None:
-        if self.registered is not None and not sys.is_finalizing():
-            import torch
-
-            torch.cuda.cudart().cudaHostUnregister(self.registered)
-
-
 def empty_pinned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in host memory that a GPU reads: of huge pages, which threads that read rows in no order find faster."""
+    """A tensor in host memory that this process's GPU reads, in large pages where the machine can (memory.cu), else pinned."""
     import torch
 
     size = math.prod(shape) * dtype.itemsize
-    if size < HUGE_PAGE_BYTES:
+    native = library((Path(__file__).parent / "memory.cu").read_text(), "cuda")
+    native.memory_make.restype = ctypes.c_void_p
+    numbers = (size, torch.cuda.current_device(), max(1, len(os.sched_getaffinity(0)) // ranks.here()))
+    made = native.memory_make(*map(ctypes.c_int64, numbers)) if size else None
+    if not made:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
-    pages = _Pages(-1, size + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(pages, dtype=torch.uint8)
-    begin = -whole.data_ptr() % HUGE_PAGE_BYTES
-    held = whole[begin : begin + size].view(dtype).view(shape)
-    if int(torch.cuda.cudart().cudaHostRegister(held.data_ptr(), size, 0)):
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
-    pages.registered = held.data_ptr()
-    return held
+    held = (ctypes.c_uint8 * size).from_address(made)
+    weakref.finalize(held, native.memory_free, ctypes.c_void_p(made)).atexit = False  # the last tensor of it is gone
+    return torch.frombuffer(held, dtype=torch.uint8).view(dtype).view(shape)

@@ -8,6 +8,7 @@ import torch
 from minibatch import features, models, synthetic, training
 from minibatch.features import FeatureTable, TieredTable, hot_rows, visits
 from minibatch.graphs import Graph
+from minibatch.memory import empty_pinned
 from minibatch.ops import Kernels
 from minibatch.resident import Sampler, Trainer
 from tests.kernels.test_kernels_emulated import emulated
@@ -36,7 +37,9 @@ def small() -> Graph:
 def in_host_memory(graph: Graph, device: str) -> Graph:
     """The graph on the device, its features in memory that the device can read."""
     arrays = {name: values.to(device) for name, values in graph.arrays().items()}
-    arrays["features"] = graph.features.pin_memory() if device == "cuda" else graph.features
+    arrays["features"] = graph.features
+    if device == "cuda":
+        arrays["features"] = empty_pinned(tuple(graph.features.shape), graph.features.dtype).copy_(graph.features)
     return Graph(**arrays, classes=graph.classes)
 
 
@@ -79,16 +82,9 @@ def test_the_cuda_source_takes_rows_from_where_they_are(native, width, rows):
     assert torch.equal(tiered.rows(ids, found), wanted)
     assert torch.equal(tiered.read, read)
     tiered.native = native
-    for threads in (0, 3):  # of the host, which gather what is missed
-        if threads:
-            tiered._gather_by(threads)
-        for _ in range(3):
-            tiered.begin()
-            assert torch.equal(tiered.rows(ids, found.fill_(7.0)), wanted)
-            assert torch.equal(tiered.read, read)
-            ids[: rows // 2] = -1  # fewer in the next batch, and then as many again
-            wanted = torch.where(ids[:, None] >= 0, wanted, 0)
-            read = torch.stack([(ids >= 0).sum(), ((ids >= 0) & (tiered.place[ids.clamp_min(0).long()] < 0)).sum()])
+    tiered.begin()
+    assert torch.equal(tiered.rows(ids, found.fill_(7.0)), wanted)
+    assert torch.equal(tiered.read, read)
 
 
 def test_a_cache_is_filled_in_pieces_and_anew(graph, monkeypatch):
