@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -16,6 +14,7 @@ from graph.runs import RunError, RunFolder, RunRecord
 from graph.session import kernel_digest
 from harness import engines
 from harness.engines import Engine, EngineChoice
+from harness.evaluate import begin_building
 from harness.problems import pytorch
 from harness.store import Store
 from harness.timing import load
@@ -27,7 +26,7 @@ from nodes.state import Settings, Spent, State
 from nodes.subjects import subject_of
 
 if TYPE_CHECKING:
-    from harness.evaluate import Evaluator
+    pass
 
 Say = Callable[[str, str], None]
 
@@ -64,11 +63,6 @@ def _engine(settings: Settings, say: Say, engine: Engine | None) -> Iterator[Eng
         yield made
 
 
-def _build_ahead(evaluator: Evaluator) -> None:
-    with contextlib.suppress(Exception):  # whoever asks for a build next finds out, and says so
-        evaluator.build_ahead()
-
-
 @contextmanager
 def make_context(
     settings: Settings, store: Store, transcript: Path, state: State, say: Say, engine: Engine | None = None
@@ -95,7 +89,7 @@ def make_context(
         evaluator.notices = (*evaluator.notices, *others)
         if "tests" in state:
             evaluator.extend(state["tests"].workloads, state["tests"].values)
-        threading.Thread(target=_build_ahead, args=(evaluator,), name="build", daemon=True).start()
+        begin_building(evaluator)
         yield Context(
             kernel=kernel, evaluator=evaluator, store=store, policies=policies, say=say, usage_before=usage_before
         )

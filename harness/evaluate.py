@@ -6,7 +6,9 @@ nothing, and a resumed run re-evaluates nothing that was finished.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -239,9 +241,7 @@ class Evaluator(EvaluationSession):
 
     def build_ahead(self, candidate: str = "") -> None:
         """Build what is going to be asked for, where this machine has cores on which nothing is timed: the variants that a search of the
-        candidate's open integers tries first, or without one what every run needs.
-
-        For a thread beside what is going on; it may end at any time.
+        candidate's open integers tries first, or without one what every run needs. For `begin_building`: it may end at any time.
         """
         if search.has_idle_cores(self):
             wanted = search.first_variants(self, candidate) if candidate else self.harness_sources
@@ -256,6 +256,27 @@ class Evaluator(EvaluationSession):
         tuned = self.ask(questions.Tune(candidate=candidate, seconds=seconds))
         self.store.put(bake(source, tuned.values))
         return tuned
+
+
+def begin_building(
+    evaluator: Evaluator, candidate: str = "", make: Callable[[], str] | None = None
+) -> threading.Thread:
+    """Begin `build_ahead` of the candidate in a thread that keeps silent on failure: whoever asks for a build next finds out, and says so.
+
+    `make` makes a source there, which is built first, and gives its name, or "" where there is none.
+    """
+
+    def work() -> None:
+        with contextlib.suppress(Exception):
+            name = make() if make else candidate
+            if make and name:
+                evaluator.build(name)
+            if name or not make:
+                evaluator.build_ahead(name)
+
+    thread = threading.Thread(target=work, name="build", daemon=True)
+    thread.start()
+    return thread
 
 
 def measure_against(evaluator: Evaluator, verdict: Verdict, mode: str) -> Verdict:

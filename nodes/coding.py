@@ -208,7 +208,7 @@ def collect_facts(messages: Iterable[AnyMessage]) -> list[dict[str, Any]]:
 def after_model(state: CoderState) -> str | Send:
     if state.get("done") or "ending" in state:
         return END
-    return "model" if isinstance(state["messages"][-1], HumanMessage) else after_tools(state)
+    return after_tools(state)
 
 
 def after_tools(state: CoderState) -> str | Send:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from langgraph.runtime import Runtime
 
-from harness.evaluate import Evaluator
+from harness.evaluate import begin_building
 from nodes.context import Context
 from nodes.state import Draft, State
 
@@ -22,9 +20,7 @@ def compile(state: State, runtime: Runtime[Context]) -> dict:
             return draft
         began = time.monotonic()
         if state["settings"].device == "cuda":  # whose times do not depend on who uses the cores
-            threading.Thread(
-                target=_build_variants, args=(evaluator, draft.candidate), name="build", daemon=True
-            ).start()
+            begin_building(evaluator, draft.candidate)  # what the tune gate tries first
         build = evaluator.build(draft.candidate)
         return draft.model_copy(update={"build": build, "seconds": draft.seconds + time.monotonic() - began})
 
@@ -39,9 +35,3 @@ def compile(state: State, runtime: Runtime[Context]) -> dict:
             for draft in drafts
         ]
     }
-
-
-def _build_variants(evaluator: Evaluator, candidate: str) -> None:
-    """What the tune gate will try first, while the candidate is built and checked."""
-    with contextlib.suppress(Exception):  # the gate finds out, and says so
-        evaluator.build_ahead(candidate)

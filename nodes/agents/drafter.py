@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from langgraph.runtime import Runtime
 
+from harness.evaluate import begin_building
 from harness.store import digest
 from nodes.compiling import compile_ahead
 from nodes.context import Context
@@ -111,30 +110,30 @@ def compiling_ahead(state: State, context: Context, tests: TesterAnswer) -> Iter
     if not wanted or {context.policies[one].name for one in BY_RULES} != {"rules"}:
         yield
     elif settings.device == "cuda":  # whose times do not depend on who uses the cores
-        threading.Thread(target=_build, args=(compile, context), name="draft", daemon=True).start()
+        _build(compile, context)
         yield
     else:
         with _making(compile, context):
             yield
 
 
-def _build(make: Callable[[], str], context: Context) -> None:
-    with contextlib.suppress(Exception):  # whoever asks for it next finds out, and says so
-        if (source := make()).strip():
-            candidate = context.store.put(source)
-            context.evaluator.build(candidate)
-            context.evaluator.build_ahead(candidate)
+def _build(make: Callable[[], str], context: Context) -> threading.Thread:
+    def put() -> str:
+        source = make()
+        return context.store.put(source) if source.strip() else ""
+
+    return begin_building(context.evaluator, make=put)
 
 
 @contextmanager
 def _making(work: Callable[[], str] | None, context: Context) -> Iterator[None]:
     """That work and a build of what it makes, ended when this is left."""
-    if work is None:
+    building = _build(work, context) if work else None
+    try:
         yield
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="draft") as pool:
-        pool.submit(_build, work, context)
-        yield
+    finally:
+        if building:
+            building.join()
 
 
 def _answer(draft: Draft, repair: int, settings: Settings, context: Context, state: State) -> DraftAnswer:

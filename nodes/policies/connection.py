@@ -27,7 +27,7 @@ from kernels.spec import Frozen
 from nodes.options import Chat
 from nodes.policies.transcript import Finish, Message, OutputMode, Reply
 from nodes.policies.trim import printable
-from nodes.policies.wire import Expired, NoJsonAnswer, NotStreamed, Request, proxy_of
+from nodes.policies.wire import CutOff, Expired, NoJsonAnswer, NotStreamed, Request, as_object, proxy_of
 from nodes.roles import PolicyPaused, ToolCall
 from nodes.spans import span
 
@@ -300,6 +300,9 @@ class Connection:
                 f"the model server at {self.host} did not finish its answer within {self.retries.answer_s:g} s",
                 again=True,
             ) from None
+        except CutOff:
+            said = f"the model server at {self.host} ended its answer before it was whole"
+            raise _Trouble(said, again=True) from None
         except NotStreamed:
             said = f"the model server at {self.host} sent something that is no stream of an answer"
             raise _Trouble(said, again=False, without="stream") from None
@@ -415,17 +418,17 @@ def _object(arguments: str) -> str:
 
 
 MOST_CALLS = 8
-"""Tools that one answer may call; those beyond are not looked at."""
+"""Tools that one answer may call; those beyond are not called, and the model is told so."""
 
 
 def _called(answer: AIMessage) -> tuple[ToolCall, ...]:
     """The calls of an answer, those whose arguments are no JSON among them: the model is told so."""
     found = [(call["name"], json.dumps(call["args"], ensure_ascii=False)) for call in answer.tool_calls]
-    found += [(call["name"] or "", call["args"] or "") for call in answer.invalid_tool_calls]
+    found += [(call["name"] or "", as_object(call["args"])) for call in answer.invalid_tool_calls]
     return tuple(
         # A server may leave the id out or give one to two calls; an answer to each must find its own.
         ToolCall(id=f"call_{number}", name=_kept(name)[:64], arguments=_kept(arguments))
-        for number, (name, arguments) in enumerate(found[:MOST_CALLS])
+        for number, (name, arguments) in enumerate(found)
     )
 
 
@@ -460,7 +463,8 @@ def _read(answer: AIMessage, rung: OutputMode, sent_bytes: int, tools: bool) -> 
         counts = (estimate_tokens(sent_bytes), estimate_tokens(said_bytes))
     return Reply(
         text=_kept(text),
-        calls=calls,
+        calls=calls[:MOST_CALLS],
+        left_out=len(calls[MOST_CALLS:]),
         finish=finish,
         rung=rung,
         tokens_in=counts[0],

@@ -247,6 +247,7 @@ class ModelPolicy(ABC):
         question = Question(
             role="coder", messages=new, wants=json.dumps(offered, sort_keys=True), after=told[-1].name if told else "",
             facts=turns.facts(_facts("turn", coded) | self._writer(coded) | alone, request),
+            times=min(2 ** turns.count_cut_off(told), MOST_TIMES),
         )  # fmt: skip
         try:
             reply = self._reply(question, None, "", before, offered)

@@ -70,6 +70,8 @@ class Question(Frozen):
 class Reply(Frozen):
     text: str
     calls: tuple[ToolCall, ...] = ()
+    left_out: int = 0
+    """Calls beyond those that one answer may make."""
     made: str = ""
     """The whole file that the answer's edits came to, which may be played back on another source."""
     finish: Finish = "stop"

@@ -6,10 +6,13 @@ transcript grows by what was said, and the same tool results lead to the same qu
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from harness.store import digest
+from nodes.policies.connection import MOST_CALLS
 from nodes.policies.transcript import Message, Question, Reply
 from nodes.roles import ToolCall, Turn, TurnRequest
 from nodes.workbench.arguments import SOURCE_CHARS, schema
@@ -19,6 +22,7 @@ TEXT_CHARS, CALL_CHARS = 120_000, 2 * SOURCE_CHARS
 """Characters of an answer's text, and of one call's arguments (a source with its escapes), that stay in the
 conversation."""
 CUT_OFF = "That answer was cut off at the limit of {} tokens. Say less, and edit a source instead of giving it whole."
+LEFT_OUT = "The last {} calls of that answer were not made: one answer may call {} tools."
 CALL = "Call a tool: `submit` ends your work, with a source or with the reason why there is none."
 
 
@@ -87,11 +91,17 @@ def _short(call: ToolCall) -> ToolCall:
     return call.model_copy(update={"arguments": left_out})
 
 
+def count_cut_off(turns: Sequence[Turn]) -> int:
+    """How many of the last answers, one behind another, were cut off at their limit of tokens."""
+    return len(list(itertools.takewhile(lambda turn: turn.reply.startswith(CUT_OFF.split("{")[0]), reversed(turns))))
+
+
 def turn_of(question: Question, reply: Reply, number: int) -> Turn:
     """The answer as a turn that has no results yet. Calls are named anew: some servers give two of them one id."""
     calls = tuple(
         ToolCall(id=f"t{number:04d}c{index:03d}", name=call.name, arguments=call.arguments)
         for index, call in enumerate(reply.calls)
     )
-    again = "" if calls else CUT_OFF.format(reply.tokens_out) if reply.finish == "length" else CALL
+    left_out = LEFT_OUT.format(reply.left_out, MOST_CALLS) if reply.left_out else ""
+    again = left_out if calls else CUT_OFF.format(reply.tokens_out) if reply.finish == "length" else CALL
     return Turn(name=question.key(""), text=reply.text, calls=calls, reply=again)

@@ -11,9 +11,11 @@ import asyncio
 import functools
 import importlib.util
 import ipaddress
+import json
 import os
 import ssl
 import urllib.request
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 class Expired(Exception):
     """The answer was not whole within the bound."""
+
+
+class CutOff(Exception):
+    """The stream ended without a reason and without its end mark, or by an error: what came is no whole answer."""
 
 
 class NotStreamed(Exception):
@@ -83,10 +89,17 @@ def _unused() -> Any:
 
 @functools.cache
 def _model() -> type[ChatOpenAI]:
-    """The client, which drops a refusal from a stream, with it."""
+    """The client, which drops a refusal from a stream, with it, and which takes a tool's arguments in any form."""
     from langchain_openai import ChatOpenAI
 
     class Model(ChatOpenAI):
+        def _create_chat_result(self, response: Any, *rest: Any) -> Any:
+            made = response if isinstance(response, dict) else response.model_dump(warnings=False)
+            for choice in made.get("choices") or ():
+                for call in choice["message"].get("tool_calls") or ():
+                    call["function"]["arguments"] = as_object(call["function"]["arguments"])
+            return super()._create_chat_result(made, *rest)
+
         def _convert_chunk_to_generation_chunk(self, chunk: dict, *rest: Any) -> Any:
             made = super()._convert_chunk_to_generation_chunk(chunk, *rest)
             delta = next((choice.get("delta") for choice in chunk.get("choices") or ()), None)
@@ -97,6 +110,19 @@ def _model() -> type[ChatOpenAI]:
     return Model
 
 
+def as_object(arguments: Any) -> str:
+    """A tool's arguments as the text of a JSON object, though they came as an object, as text in text, or as another value; what is
+    no JSON stays as it is."""
+    try:
+        found = json.loads(arguments) if isinstance(arguments, str) else arguments
+        found = json.loads(found) if isinstance(found, str) else found
+    except (ValueError, RecursionError):
+        return str(arguments)
+    return json.dumps(
+        found if isinstance(found, dict) else {"arguments": found} if found is not None else {}, ensure_ascii=False
+    )
+
+
 class Request:
     """One request of a client of its own, since connections do not outlive the event loop that they were opened in."""
 
@@ -105,13 +131,21 @@ class Request:
 
         self.total_s = total_s
         self.timeout = openai.Timeout(timeout_s, connect=min(10.0, timeout_s))
-        self._kind = ""
+        self._kind, self._end = "", b""
         self._http = openai.DefaultAsyncHttpxClient(
             timeout=self.timeout, verify=_certificates(), trust_env=proxied, event_hooks={"response": [self._look]}
         )
 
     async def _look(self, response: Any) -> None:
         self._kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        read = response.aiter_bytes
+
+        async def watched(*how: Any) -> AsyncIterator[bytes]:
+            async for part in read(*how):
+                self._end = (self._end + part)[-64:]
+                yield part
+
+        response.aiter_bytes = watched
 
     @property
     def got_page(self) -> bool:
@@ -134,10 +168,18 @@ class Request:
         """What the client, bound to a form or not, is answered. Raises what openai raises, and the errors of this file."""
         return asyncio.run(self._answer(asked, conversation, streams))
 
+    def _whole(self, answer: AIMessage, streams: bool) -> AIMessage:
+        """The answer. Raises CutOff where its stream only ended: half a source may look like a whole one."""
+        facts = answer.response_metadata
+        ended = facts.get("finish_reason") or facts.get("status") or (b"[DONE]" in self._end)
+        if facts.get("finish_reason") == "error" or (streams and self._kind == "text/event-stream" and not ended):
+            raise CutOff
+        return answer
+
     async def _answer(self, asked: Any, conversation: list[Any], streams: bool) -> AIMessage:
         try:
             async with self._http, asyncio.timeout(self.total_s):
-                return await asked.ainvoke(conversation)
+                return self._whole(await asked.ainvoke(conversation), streams)
         except TimeoutError:
             raise Expired from None
         except AttributeError:  # the client gives text as it is

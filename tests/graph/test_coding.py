@@ -93,11 +93,12 @@ def chat(
     fallback: bool = True,
     limits: Limits | None = None,
     agents: Agents = "four",
+    model: str = "a-model",
     **more: Any,
 ):
     def policy(run: RunFolder, script: Script, say: Say) -> Policy:
         return ChatPolicy(
-            Chat(models={"coder": "a-model"}, interface=interface, **more),
+            Chat(models={"coder": model}, interface=interface, **more),
             Transcript(run.folder / "transcript.jsonl"),
             Connection(server.base_url, SecretStr("sk-1234567890"), interface, Retries(attempts=1), say),
             fallback=script if fallback else None,
@@ -585,3 +586,27 @@ def test_a_single_agent_works_in_one_conversation_over_all_rounds(server: ModelS
     (tmp_path / "again").mkdir()
     again = run(door(tmp_path / "again", lambda *_: ReplayPolicy(recorded), Script(PLANS)), made)
     assert [one.candidate for one in again.result.attempts] == [one.candidate for one in ending.result.attempts]
+
+
+def test_an_answer_that_is_cut_off_may_be_longer_the_next_time(server: ModelServer, tmp_path: Path) -> None:
+    half = Says(text="thinking", finish="length")
+    server.script = [half, half, compiles("speed 1.4\n"), SUBMIT]
+    run(door(tmp_path, chat(server, answer_tokens={"coder": 1000}), Script(PLANS)), asked())
+    assert [one["body"]["max_completion_tokens"] for one in server.requests] == [1000, 2000, 4000, 1000]
+
+
+def test_a_model_is_told_of_calls_that_were_not_made(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [calls(*[("check", {})] * 200), compiles("speed 1.4\n"), SUBMIT]
+    run(door(tmp_path, chat(server), Script(PLANS)), asked())
+    told = [m["content"] for m in server.requests[1]["body"]["messages"]]
+    assert told[-1] == "The last 192 calls of that answer were not made: one answer may call 8 tools."
+
+
+def test_another_model_goes_on_in_the_conversation_of_a_run_that_paused(server: ModelServer, tmp_path: Path) -> None:
+    server.script = [compiles("speed 1.4\n"), Fails(401)]
+    run(door(tmp_path, chat(server), Script(PLANS)), asked())
+    server.script = [SUBMIT]
+    ending = door(tmp_path, chat(server, model="b-model"), Script(PLANS)).resume("run", Silent(), nobody)
+    _, refused, last = server.requests
+    assert last["body"]["model"] == "b-model" and last["body"]["messages"] == refused["body"]["messages"]
+    assert ending.result.speedup.median == pytest.approx(1.4)
