@@ -9,12 +9,13 @@ from typing import TextIO
 
 from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from graph.campaign import CampaignEntry, by_problem
 from graph.live import MOST_WORKERS, NODES, worker_lines
-from harness.report.campaign_page import EAGER
+from harness.report.campaign_page import EAGER, compare_with_one
 from harness.report.console import Console
 from harness.report.fast_p import correct_rate, fast_p, geometric_mean
 from harness.report.inert import one_line
@@ -22,6 +23,8 @@ from harness.report.words import count, duration, interval, percent, times
 from nodes.state import State
 
 LAST = 8
+REASON = 600
+"""Characters of a reason, which is wrapped."""
 
 
 class QuietDisplay:
@@ -83,7 +86,8 @@ class CampaignDisplay:
         others = len(self.running) > 1
         self.running.pop(entry.id, None)
         if not self.live:
-            self.console.print(f"    {f'{entry.id}: ' if others else ''}{describe_entry(entry)}", markup=False)
+            said = f"{f'{entry.id}: ' if others else ''}{describe_entry(entry)}"
+            self.console.print(Padding(Text(said), (0, 0, 0, 4), expand=False))
             self.console.print(f"    {self.so_far()}", markup=False, style="dim")
 
     def so_far(self) -> str:
@@ -122,9 +126,7 @@ class CampaignDisplay:
             )
             for name, began in list(self.running.items())[:MOST_WORKERS]
         ]
-        last = [
-            Text(f"{entry.id}  {describe_entry(entry)}", style="dim", no_wrap=True) for entry in self.entries[-LAST:]
-        ]
+        last = [Text(f"{entry.id}  {describe_entry(entry)}", style="dim") for entry in self.entries[-LAST:]]
         return Group(levels, Text(self.so_far()), *now, *worker_lines(self.workers()), *last)
 
 
@@ -133,8 +135,8 @@ def describe_entry(entry: CampaignEntry) -> str:
     found = entry.solved.speedup.get(EAGER)
     word = entry.outcome or entry.state
     if entry.solved.correct and found:
-        return f"{word} {interval(found)} in {duration(entry.seconds)}"
-    return f"{word}: {one_line(entry.reason, 140)} ({duration(entry.seconds)})"
+        return f"{word}, {compare_with_one(found).lower()} {interval(found)} in {duration(entry.seconds)}"
+    return f"{word}: {one_line(entry.reason, REASON)} ({duration(entry.seconds)})"
 
 
 def summary(entries: list[CampaignEntry]) -> str:

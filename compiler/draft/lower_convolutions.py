@@ -235,7 +235,7 @@ class _Convolution:
     @property
     def ties_to_even(self) -> bool:
         """Of two TF32 numbers as near an operand cuDNN took, on an H200, the even one in 42 of 44 of KernelBench's transposed ones, all but the dilated of
-        one and two axes, in a 1x1 window, and in 3x3 ones that make 64 channels (two of two; the four that make 128 not), on an H100 in groups, too;
+        one and two axes, in a 1x1 window, and in 3x3 ones that make 64 channels (three of three; the four that make 128 not), on an H100 in groups, too;
         else the one away from zero (20 of 20)."""
         if self.transposed:
             return len(self.axes) == 3 or all(axis.turned is not None and axis.turned[2] == 1 for axis in self.axes)

@@ -8,7 +8,7 @@ from datetime import datetime
 from markupsafe import Markup
 from pydantic import Field
 
-from harness.records import Comparison
+from harness.records import Comparison, Interval
 from harness.report import fast_p as figures
 from harness.report import words
 from harness.report.fast_p import FastPTable, Solved
@@ -20,6 +20,10 @@ EAGER = "eager"
 BASELINES = {EAGER: "eager torch", "compile": "torch.compile", "max-autotune": "torch.compile, max-autotune"}
 LOW, HIGH = 0.25, 16.0
 TICKS = (0.5, 0.8, 1.0, 1.5, 2.0, 5.0, 10.0)
+
+
+def compare_with_one(found: Interval) -> Comparison:
+    return Comparison.FASTER if found.low > 1 else Comparison.SLOWER if found.high < 1 else Comparison.SAME
 
 
 class Line(Frozen):
@@ -50,7 +54,7 @@ class Line(Frozen):
         found = self.solved.speedup.get(EAGER) if self.solved.correct else None
         if found is None:
             return None
-        return Comparison.FASTER if found.low > 1 else Comparison.SLOWER if found.high < 1 else Comparison.SAME
+        return compare_with_one(found)
 
 
 class CampaignPage(Frozen):

@@ -240,7 +240,11 @@ def text_of(path: Path) -> str:
 
 def check_description(answer: object, path: Path) -> Description:
     if isinstance(answer, dict) and "unfit" in answer:
-        raise KernelError(f"{path} is no problem that can be worked on: {' '.join(str(answer['unfit']).split())[:500]}")
+        said = " ".join(str(answer["unfit"]).split())[:500]
+        missing = re.search(r"No module named '(\w+)'", said)
+        if missing and (path.parent / f"{missing[1]}.py").is_file():
+            said += f". {missing[1]}.py beside it is not read: a problem is one file, which has all that it needs"
+        raise KernelError(f"{path} is no problem that can be worked on: {said}")
     try:
         return Description.model_validate_json(json.dumps(answer))
     except (ValidationError, TypeError, ValueError) as error:

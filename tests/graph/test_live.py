@@ -13,8 +13,11 @@ from typing import TextIO
 import pytest
 from rich.console import Console
 
+from graph.campaign import CampaignEntry
+from graph.campaign_live import CampaignDisplay
 from graph.live import LiveDisplay, PlainDisplay, budget_left, display
 from harness.records import Check, Comparison, DeviceFacts, Interval, Suite, Verdict
+from harness.report.fast_p import Solved
 from nodes.roles import Attempt, Finding, Plan, Usage
 from nodes.state import Incumbent, Settings, Spent, State, Stop
 from tests.harness.report.hostile import PAYLOAD, dangerous
@@ -347,3 +350,17 @@ def test_ctrl_c_gives_the_cursor_back():
     assert status != 0
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     assert "KeyboardInterrupt" in text
+
+
+def test_a_campaign_says_a_whole_reason_and_how_a_gain_compares(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    out = io.StringIO()
+    shown = CampaignDisplay(2, [], out, live=False)
+    reason = "x.py is no problem: " + " ".join(f"word{number}" for number in range(60)) + " (line 3)"
+    unfit = Solved(level=1, number=1, name="x", correct=False)
+    slow = Solved(level=1, number=2, name="y", correct=True, speedup={"eager": Interval(median=0.5, low=0.4, high=0.6)})
+    shown.record_end(CampaignEntry(id="x", path="x.py", state="unfit", reason=reason, solved=unfit))
+    shown.record_end(CampaignEntry(id="y", path="y.py", state="done", outcome="PASSED", solved=slow))
+    said = " ".join(out.getvalue().split())
+    assert f"unfit: {reason} (" in said and "PASSED, slower 0.50" in said
+    assert max(map(len, out.getvalue().splitlines())) <= 60

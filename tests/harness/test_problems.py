@@ -387,6 +387,13 @@ def test_a_hostile_problem_is_one_sentence(text: str, said: str, tmp_path: Path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 1000
 
 
+def test_a_file_beside_a_problem_is_no_part_of_it(tmp_path: Path):
+    (tmp_path / "beside.py").write_text("scale = 2\n")
+    (tmp_path / "problem.py").write_text("from beside import scale\n" + MODEL.format("return [torch.rand(4, 4)]"))
+    with pytest.raises(KernelError, match=r"\(line 1\)\. beside\.py beside it is not read: a problem is one file"):
+        open_problem(tmp_path / "problem.py", "cpu")
+
+
 def test_a_module_that_takes_too_long_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr("harness.problems.pytorch.DESCRIBE_S", 1.0)
     monkeypatch.setattr("harness.processes.worker.START_S", 3.0)  # whichever is longer is what a load has
