@@ -1,6 +1,6 @@
 """Where a step reads feature rows: a table on the device, or one in host memory behind a cache of hot rows on the device.
 
-On a GPU the table in host memory is pinned and kernels read it through unified addresses (UVA): only rows that the cache
+On a GPU kernels read the table in host memory through unified addresses (memory.py has the memory): only rows that the cache
 misses cross the bus, and the host does nothing in a step. On the CPU the same code runs on plain memory.
 """
 
