@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-import tempfile
 from pathlib import Path
+from typing import Any
 
-from harness.backends import ENTROPY, run_boxed
+from harness.backends import ENTROPY
 from harness.once import Once
-from harness.processes.fork_server import site_packages
+from harness.processes.fork_server import PythonWorker, get_fork_server
+from harness.processes.worker import LIMITS, Worker, WorkerFailure
 from harness.store import digest
 from nodes.roles import DraftAnswer
 
 PACKAGE = Path(__file__).resolve().parents[1] / "compiler" / "draft"
 DRAFT_S = 300.0
 MOST_BYTES = 8 << 20
+OUT = "out.json"
 
 
 _drafts: Once[DraftAnswer] = Once()
@@ -29,26 +29,49 @@ def draft(problem: str, device: str, numerics: str = "eager") -> DraftAnswer:
 
 
 def _drafted(problem: str, device: str, numerics: str) -> DraftAnswer:
-    with tempfile.TemporaryDirectory(prefix="astrolabe-draft-") as folder:
-        scratch = Path(folder)
-        shutil.copytree(PACKAGE, scratch / "draft")  # what Python compiled of it too: an eighth of a draft
-        (scratch / "problem.py").write_text(problem)
-        out = scratch / "out.json"
-        command = [
-            sys.executable,
-            "-I",
-            str(scratch / "draft"),
-            str(scratch / "problem.py"),
-            device,
-            str(out),
-            numerics,
-        ]
-        readable = [site_packages(), ENTROPY]
-        code, output = run_boxed(command, scratch, readable, DRAFT_S, memory_bytes=16 << 30)
-        if code != 0 or not out.is_file() or out.is_symlink() or out.stat().st_size > MOST_BYTES:
-            last = (output.strip().splitlines() or ["no reason given"])[-1]
-            return DraftAnswer(reason=f"the drafter failed on this module: {last[:400]}")
-        return _answer(out.read_text(errors="replace"))
+    worker = None
+    try:
+        worker = DraftWorker()
+        worker.draft(problem, device, numerics)
+    except WorkerFailure as fault:
+        if worker is None or not worker.answer:
+            return DraftAnswer(reason=f"the drafter failed on this module: {' '.join(fault.reason.split())[:400]}")
+    finally:
+        if worker is not None:
+            worker.close()
+    return _answer(worker.answer) if worker.answer else DraftAnswer(reason="the drafter gave no answer")
+
+
+class DraftWorker(PythonWorker):
+    """Drafts one problem, forked from a process that has imported torch: to import it took three quarters of a draft's time."""
+
+    answer = ""
+    """What it wrote; read before its folder goes, since a draft that takes too long ends its process with an answer."""
+
+    def __init__(self) -> None:
+        """Raises WorkerFailure."""
+        self.fork_server, self.device, self.compilers = get_fork_server("cpu", libraries=True), "cpu", True
+        self.limits = LIMITS._replace(memory_bytes=16 << 30, threads=1024)
+        Worker._enter(self)
+
+    def draft(self, problem: str, device: str, numerics: str) -> None:
+        """Raises WorkerFailure."""
+        package = self._own(PACKAGE)
+        asked = {"role": "draft", "text": problem, "arguments": [device, str(self.scratch / OUT), numerics]}
+        message: dict[str, Any] = {
+            "op": "load", "path": str(package), "arguments": [], "entry": "", "backend": "model_new", "symbols": {},
+            "site": self.fork_server.site, "compilers": True, "ours": True, "problem": asked, **self._device(),
+        }  # fmt: skip
+        self.request(message, timeout_s=DRAFT_S)
+
+    def _visible(self) -> dict[str, Any]:
+        return {"readable": [*super()._visible()["readable"], ENTROPY]}
+
+    def close(self) -> None:
+        out = self.scratch / OUT
+        if not self.answer and out.is_file() and not out.is_symlink() and out.stat().st_size <= MOST_BYTES:
+            self.answer = out.read_text(errors="replace")
+        super().close()
 
 
 def _answer(text: str) -> DraftAnswer:

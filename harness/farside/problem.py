@@ -1,8 +1,9 @@
 """What harness/farside/forms.py does with the code of a problem: its Model, a candidate's ModelNew, its inputs.
 
-Runs on the far side, boxed, with nothing of the project on its path. One process does one of four things, as `role` says:
+Runs on the far side, boxed, with nothing of the project on its path. One process does one of five things, as `role` says:
 
     describe   execute the problem and say what it takes and returns (sizes, dtypes, how its inputs are distributed)
+    draft      run a package on the problem, which writes its answer into the scratch folder
     inputs     draw inputs with the problem's own get_inputs(), under a seed that comes as a tensor
     reference  call Model, in fp64 or fp32
     candidate  call ModelNew (or Model, as the eager baseline), with its native code loaded
@@ -15,6 +16,8 @@ import functools
 import math
 import os
 import random
+import runpy
+import sys
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -29,6 +32,16 @@ from .problem_module import construct, inputs, seed_generators, stage
 
 if TYPE_CHECKING:
     import torch
+
+
+def draft(package: Path, path: Path, arguments: list[str]) -> dict[str, Any]:
+    """Runs `package` as `python -I PACKAGE PROBLEM ARGUMENT...` does, in a process that has imported torch."""
+    import torch
+
+    torch.set_grad_enabled(True)  # as it is in a new process
+    sys.argv[:] = [str(package), str(path), *arguments]
+    runpy.run_path(str(package / "__main__.py"), run_name="__main__")
+    return {}
 
 
 # --- forms: how the worker calls it ----------------------------------------------------------------------------------
@@ -303,6 +316,8 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
     path = folder / "problem.py"
     path.write_text(problem["text"])
     device = "cuda" if message["gpu"] else "cpu"
+    if problem["role"] == "draft":
+        return Described(draft(Path(message["path"]), path, problem["arguments"]))
     if problem["role"] == "describe":
         try:
             with stage("it cannot be imported"):
