@@ -98,6 +98,8 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
             leading, sizes = [], []
             shapes = [{"shape": [[0, n] for n in shape], "dtype": dtype} for shape, dtype in trial.shapes(small)]
             entries = trial.state(small, other)
+    if entries:  # what counts its calls may change more at a later one
+        entries = trial.state(small, other, far=True)
     facts = trial.facts(small, other)
     if sizes and not all(facts["matters"]):  # of one row nothing is left where the batch's mean is subtracted
         size = sorted(sizes)[1] if len(sizes) > 1 else whole[leading[0]][0][0]
@@ -129,6 +131,10 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
         "weight_bytes": sum(t.nbytes for t in (*model.parameters(), *model.buffers())),
         "anywhere": can_make_anywhere(namespace),
     }
+
+
+FIRST_FAR_S = 3.0
+"""Seconds for the calls by which a state is found that changes at a late one, once a module: others may slow them down."""
 
 
 class Trial:
@@ -274,8 +280,9 @@ class Trial:
             return None
         return None if any(0 in shape for shape, _ in shapes) else shapes
 
-    def state(self, one: list[torch.Tensor], other: list[torch.Tensor]) -> list[dict[str, Any]]:
-        """The entries of the module's state (harness/farside/module_state.py). Raises Unfit where it cannot be followed."""
+    def state(self, one: list[torch.Tensor], other: list[torch.Tensor], *, far: bool = False) -> list[dict[str, Any]]:
+        """The entries of the module's state (harness/farside/module_state.py); with `far` of what changes behind thousands of calls only,
+        too. Raises Unfit where it cannot be followed."""
         model, beside = self.fresh(), self.fresh()
         before = state_side.snapshot(model)
         self.call(one, model=model)
@@ -283,13 +290,11 @@ class Trial:
         again = self.call(other, model=model)
         second = state_side.snapshot(model)
         alone = self.call(other, model=beside)
-        after_alone, far = state_side.snapshot(beside), second
+        after_alone = state_side.snapshot(beside)
+        behind = self._far(model, other) if far else second
         for caches in (False, True):
             try:
-                entries = state_side.find_entries(before, first, second, after_alone, caches=caches)
-                if entries:  # what counts its calls may change more at a later one
-                    far = self._far(model, other) if far is second else far
-                    entries = state_side.find_entries(before, first, far, after_alone, caches=caches)
+                entries = state_side.find_entries(before, first, behind, after_alone, caches=caches)
             except state_side.Stateful as said:
                 raise UnfitProblem(str(said)) from None
             if not entries:
@@ -307,9 +312,12 @@ class Trial:
         """A snapshot behind thousands of calls more."""
         began = time.monotonic()
         for _ in range(state_side.FAR_CALLS):
-            if time.monotonic() - began > state_side.FAR_S:
+            if time.monotonic() - began > FIRST_FAR_S:
                 break
-            self.call(given, model=model)
+            try:
+                self.call(given, model=model)
+            except Exception:  # noqa: BLE001, a Model that does not go on so far is judged as far as it does
+                break
         return state_side.snapshot(model)
 
     def _continued(self, entries: list[dict[str, Any]], snap: Any, given: list[torch.Tensor]) -> tuple[list[Any], Any]:

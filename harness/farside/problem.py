@@ -272,9 +272,14 @@ def find_peculiar(
         if time.monotonic() - began > state_side.FAR_S:
             break
         answers: list[Any] = []
-        with torch.no_grad():
-            flat_tensors(call(), answers)
-        read()
+        try:
+            with torch.no_grad():
+                flat_tensors(call(), answers)
+            read()
+        except Exception:  # noqa: BLE001, a Model that does not go on so far is judged as far as it does
+            break
+        if sum(one.nbytes for one in (*answers, *buffers)) > state_side.FAR_BYTES:
+            break
         now = [one.double() for one in (*answers, *buffers)]
         if not all(bool(one.isfinite().all()) for one in buffers):
             break
