@@ -74,7 +74,7 @@ MOVING_KERNEL = re.compile(r"copy|Copy|Fill|fill|Memset|Memcpy|distribution|aran
 # torch, what torch and triton import by themselves, and numpy; everything else in site-packages is somebody's library.
 MACHINERY = frozenset(
     "torch torchgen functorch numpy nvidia triton cuda tvm_ffi setuptools pkg_resources distutils-precedence markupsafe jinja2 "  # noqa: SIM905
-    "sympy mpmath networkx typing_extensions filelock fsspec packaging ninja pybind11 gmpy2 optree psutil tqdm".split()
+    "sympy mpmath networkx typing_extensions filelock fsspec packaging ninja pybind11 gmpy2 optree psutil tqdm colorama".split()
 )
 # Kernels for tensors of other layouts are registered under keys of their own.
 LAYOUTS = (
