@@ -1,5 +1,3 @@
-
-
 def add_in_place(input, other, alpha):
     input.add_(other * alpha)
 
