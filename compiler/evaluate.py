@@ -13,6 +13,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from compiler.draft.expressions import Expr
 from compiler.draft.index import FloorDiv, Index, Modulo
@@ -267,6 +268,16 @@ SMALL = 9
 """An axis at which a program is tried: nothing but a pack's width divides it, where it must be a multiple of that."""
 
 
+class _InDoubles(TorchDispatchMode):
+    """A reference that asks for float32 by itself (`x.float()`) is none of less precision for it."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if kwargs.get("dtype") is torch.float32:
+            kwargs["dtype"] = torch.float64
+        return function(*args, **kwargs)
+
+
 def check(program: KernelProgram, reference: str) -> None:
     """Compares the program with the reference at a small size of its own. Raises NoProgram where they disagree."""
     axes = {axis: (3 if program.packs.get(axis) else SMALL) * program.packs.get(axis, 1) for axis in program.spec.axes}
@@ -281,7 +292,8 @@ def check(program: KernelProgram, reference: str) -> None:
     given = {name: value.clone() for name, value in inputs.items()}
     told = {"dtype": getattr(torch, program.dtype)} if "dtype" in asked else {}
     try:
-        wanted = found["reference"](**given, **program.spec.scalars, **sizes, **told)
+        with _InDoubles():
+            wanted = found["reference"](**given, **program.spec.scalars, **sizes, **told)
     except Exception:  # noqa: BLE001 -- no size of the reference's own; the gates try those of the spec
         return
     got = evaluate(program, inputs, axes)

@@ -140,10 +140,14 @@ class Fusion(Partition):
 
     def _layout(self, kernel: Kernel, definition: Definition) -> str:
         length = kernel.length
-        if not kernel.reduced or (length.is_Integer and length <= self.short_fold):
+        if not kernel.reduced or length == 1:
             return FLAT
         last = max(axis for axis, size in enumerate(kernel.ranges) if size != 1)
-        return ROW if last in kernel.reduced else FLAT
+        if last not in kernel.reduced:
+            return FLAT
+        # A thread that folded a few neighbours alone would load them one by one.
+        whole = self.vector > 1 and _is_multiple(kernel.ranges[last], self.vector)
+        return ROW if whole or not length.is_Integer or length > self.short_fold else FLAT
 
     def _packed(self, name: str, count: Index, last: Index) -> tuple[Index, Index, int]:
         """(the variable in packs, its loop variable, elements of a pack) of `count` elements in rows of `last`."""

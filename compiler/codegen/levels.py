@@ -154,6 +154,14 @@ def run_pass(
         lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
         printer = Printer(text, pack, needed, {})
         pack.line(f"{text.bound} {name} = {text.load(window, text.address(window, pack, printer))};")
+    for window, guard in text.windows_within(roots, kept or ()).items():
+        if window not in lanes:
+            lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
+            within = Scope(1, pack)
+            condition = Printer(text, pack, [guard], {}).text(guard, pack)
+            printer = Printer(text, within, [window.by[0]] if window.by else [], {})
+            within.line(f"{name} = {text.load(window, text.address(window, within, printer))};")
+            pack.lines += [f"{text.type_of(window)} {name};", f"if ({_bare(condition)}) {{", *within.lines, "}"]
     hoist(text, roots, last - 1, pack, lanes)
     made.shared = pack.lines
     inner = Scope(1 if text.width > 1 else 0, pack)

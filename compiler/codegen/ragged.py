@@ -37,6 +37,8 @@ def extent_of(kernel: PackedKernel) -> tuple[Index, Index]:
 class RaggedText(Text):
     """Of a kernel of packs of one element, `width` of which a thread takes together."""
 
+    guards = False
+
     def __init__(
         self, program: KernelProgram, kernel: PackedKernel, fast: bool, width: int, edges: bool = False
     ) -> None:

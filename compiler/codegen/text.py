@@ -63,6 +63,8 @@ class Text:
     """Whether exp may be the device's approximate one although results are floats."""
     bound = "const auto"
     """What a loaded pack is bound to."""
+    guards = True
+    """Whether packs are loaded together where a condition of the pack says that they are needed."""
 
     def __init__(self, program: KernelProgram, kernel: PackedKernel, wide: str, fast: bool) -> None:
         self.program, self.kernel, self.wide, self.fast = program, kernel, wide, fast
@@ -172,9 +174,21 @@ class Text:
 
     def _made(self, op: str, args: list, type: str) -> Expr:
         """The operation; where numbers may be approximate, a division by what does not change is done once, as a reciprocal."""
+        if op in ("lt", "ge") and (told := self._of_packs(args)) is not None:
+            args = told
         if op == "div" and self.fast and type == "float" and self.level(args[1]) < self.level(args[0]):
             return make("mul", args[0], make("div", constant(1, type), args[1], type=type), type=type)
         return make(op, *args, type=type)
+
+    def _of_packs(self, args: list[Expr]) -> list[Expr] | None:
+        """What is compared, without the lane where all lanes of a pack lie on one side of the bound."""
+        place, bound = args
+        if place.op != "index" or self.width == 1 or bound.op not in ("index", "const"):
+            return None
+        base = sympy.expand(place.args[0] - self.lane)
+        alike = self.lane not in base.free_symbols and _is_multiple(base, self.width)
+        whole = _is_multiple(sympy.sympify(bound.args[0]), self.width)
+        return [make("index", base, type=place.type), bound] if alike and whole else None
 
     def level(self, expr: Expr) -> int:
         found = self._levels.get(id(expr))
@@ -219,12 +233,16 @@ class Text:
         if not all(offset.is_Integer and offset >= 0 for offset in offsets):
             return None
         constant = first.as_coeff_Add()[0]
-        if not constant.is_Integer or constant < 0:
+        if not constant.is_Integer:
             return None
         least = 1 << int(max(offsets)).bit_length()
         for width in (least, 2 * least, *self._odd_width(buffer, first, int(max(offsets)))):
             within = int(constant) % width
-            if within + max(offsets) >= width or (by is not None and not _is_multiple(by[1], width)):
+            if (
+                within + max(offsets) >= width
+                or (constant < 0 and len(offsets) != width)
+                or (by is not None and not _is_multiple(by[1], width))
+            ):
                 continue
             base = sympy.expand(first - within)
             if _is_multiple(base, width):
@@ -309,6 +327,30 @@ class Text:
         """What all lanes load together, in order."""
         found = [w for e in self.always(roots, known) if e.op in ("load", "load_at") and (w := self.load_window(e))]
         return list(dict.fromkeys(window for window, _ in found))
+
+    def windows_within(self, roots: list[Expr], known: Container[int] = ()) -> dict[Window, Expr]:
+        """What all lanes of those packs load together for which a condition holds, and that."""
+        found: dict[Window, Expr] = {}
+        plain, seen = set(self.windows(roots, known)), set[tuple[int, int]]()
+        stack: list[tuple[Expr, Expr | None]] = [(root, None) for root in reversed(roots)]
+        while stack and self.guards:
+            expr, guard = stack.pop()
+            if (id(expr), id(guard)) in seen or id(expr) in known or expr.op in ("repeated", "halved"):
+                continue
+            seen.add((id(expr), id(guard)))
+            if expr.op in ("load", "load_at") and guard is not None and (read := self.load_window(expr)):
+                window = read[0]
+                if window.width > 1 and window not in plain and (before := found.get(window)) is not guard:
+                    found[window] = guard if before is None else make("or", before, guard, type="bool")
+                continue
+            if expr.op == "masked" and self.level(expr.args[0]) < len(self.levels) - 1:
+                condition, value, otherwise = expr.args
+                branches = ((value, condition), (otherwise, make("not", condition, type="bool")))
+                stack += [(one, by if guard is None else make("and", guard, by, type="bool")) for one, by in branches]
+                stack.append((condition, guard))
+            elif expr.op != "masked" or self.holding(expr.args[0]) is not None:
+                stack += [(arg, guard) for arg in expr.args if isinstance(arg, Expr)]
+        return found
 
     # ------------------------------------------------------------------------------------------ packs and their lanes
 

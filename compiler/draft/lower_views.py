@@ -142,24 +142,18 @@ def roll(low: Lowering, a: Value, shifts, dims=()):
         return None
     by = {dim % len(a.shape): shift for dim, shift in zip(dims, shifts, strict=True)}
     ranges = low.program.ranges
-    opened = [axis for axis in by if not a.shape[axis].is_Integer]
-    if opened and (len(by) > 1 or abs(by[opened[0]]) != 1):
+    least = {axis: int(a.shape[axis].subs(dict.fromkeys(a.shape[axis].free_symbols, 1))) for axis in by}
+    if any(abs(shift) > least[axis] and not a.shape[axis].is_Integer for axis, shift in by.items()):
         return None  # a size that is smaller than the shift would turn more than once
 
     def place(axis, p):
         if axis not in by:
             return p
-        return modulo(p + (-by[axis]) % plain(a.shape[axis]), plain(a.shape[axis]), ranges)
-
-    def by_one(position):
-        (axis,) = opened
         size, shift = a.shape[axis], by[axis]
-        inside, around = list(position), list(position)
-        inside[axis], around[axis] = position[axis] - shift, position[axis] - shift + shift * size
-        wraps = compare("eq", index_value(position[axis]), index_value(sympy.Integer(0) if shift > 0 else size - 1))
-        return masked(wraps, a.at(around), a.at(inside))
+        turned = -shift % int(size) if size.is_Integer else size - shift if shift > 0 else -shift
+        return modulo(p + turned, size, ranges)
 
-    return low.formula(by_one if opened else lambda position: a.at([place(x, p) for x, p in enumerate(position)]))
+    return low.formula(lambda position: a.at([place(x, p) for x, p in enumerate(position)]))
 
 
 @lowers("aten.cat.default")
