@@ -7,8 +7,9 @@ from compiler.codegen.host import HostFile
 from compiler.defaults import ScheduleDefaults, cpu_schedule, open_numbers, schedule
 from compiler.evaluate import check
 from compiler.frontend import NoProgram, Traced, trace
+from compiler.kernel import CPU_SHORT_FOLD, SHORT_FOLD
 from compiler.legal import check_schedule
-from compiler.program import CPU_SHORT_FOLD, SHORT_FOLD, KernelProgram, lower_program
+from compiler.program import KernelProgram, lower_program
 from compiler.schedule import Schedule
 from kernels.spec import Device, Spec, Workload
 

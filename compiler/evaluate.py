@@ -144,7 +144,7 @@ class _Evaluation:
             return
         lane = self.program.lane
         if kernel.layout == ROW:
-            loops = [(kernel.row, kernel.rows), (kernel.pack, kernel.length / kernel.width)]
+            loops = [(kernel.row, kernel.rows), (kernel.pack, kernel.length / kernel.width), *kernel.parts.items()]
         else:
             loops = [(kernel.pack, kernel.rows / kernel.width), *kernel.inner]
         if kernel.width > 1:

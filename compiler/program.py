@@ -17,23 +17,21 @@ import torch
 from compiler import indexing, operators, ordered  # noqa: F401 -- registered by being imported
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of
-from compiler.draft.index import FloorDiv, Index, joined, product, size_symbol, unflatten
+from compiler.draft.index import FloorDiv, Index, joined, size_symbol
 from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients
 from compiler.draft.names import RESERVED
 from compiler.draft.packing import _is_multiple
-from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition
+from compiler.draft.partition import ROW, Kernel, Member
 from compiler.draft.tensors import Buffer, Definition, NoDraft, Piece, Scatter, SizeNeeded, Value
 from compiler.draft.tensors import Program as Lowered
 from compiler.extents import dtype_of, memory_of, place_of, scalar_of, shape_of, strides_of
 from compiler.frontend import NoProgram, Traced, extent
-from compiler.kernel import PackedKernel
+from compiler.kernel import SHORT_FOLD, Fusion, PackedKernel
 from compiler.phases import phases_of
 from compiler.selects import SelectedProgram, pieces_of
 from compiler.streams import streams_of
 from kernels.spec import Spec, Tensor, expression
 
-SHORT_FOLD, CPU_SHORT_FOLD = 32, 15
-"""Folded elements, a number known now, up to which one thread does them alone; on a processor fewer than a register's lanes."""
 SMALL_PART = 8
 """Tensors of fewer elements than the largest one's by this factor do not ask for packs."""
 LONGEST_HINT = 4096
@@ -128,55 +126,6 @@ def _elements(spec: Spec, tensor: Tensor, axes: dict[str, int]) -> int:
     for size in spec.shape(tensor, axes):
         count *= size
     return count
-
-
-class Fusion(Partition):
-    """Definitions of a folder: every element's place is told by a pack and a lane in it."""
-
-    def __init__(self, lowered: Lowered, outputs: set[Buffer], vector: int, short_fold: int) -> None:
-        self.vector, self.short_fold = vector, short_fold
-        self.lane = lowered.ranges.variable(lowered.name("lane"), vector)
-        super().__init__(lowered, outputs)
-
-    def _layout(self, kernel: Kernel, definition: Definition) -> str:
-        length = kernel.length
-        if not kernel.reduced or length == 1:
-            return FLAT
-        last = max(axis for axis, size in enumerate(kernel.ranges) if size != 1)
-        if last not in kernel.reduced:
-            return FLAT
-        # A thread that folded a few neighbours alone would load them one by one.
-        whole = self.vector > 1 and _is_multiple(kernel.ranges[last], self.vector)
-        return ROW if whole or not length.is_Integer or length > self.short_fold else FLAT
-
-    def _packed(self, name: str, count: Index, last: Index) -> tuple[Index, Index, int]:
-        """(the variable in packs, its loop variable, elements of a pack) of `count` elements in rows of `last`."""
-        variables = self.program.ranges
-        width = self.vector if _is_multiple(last, self.vector) else 1
-        pack = variables.named(self.program.name(name), sympy.expand(count / width))
-        return (width * pack + self.lane if width > 1 else pack), pack, width
-
-    def _space(self, ranges, reduced, definition: Definition) -> PackedKernel:
-        variables, name = self.program.ranges, self.program.name
-        kept = [size for axis, size in enumerate(ranges) if axis not in reduced]
-        folded = [size for axis, size in enumerate(ranges) if axis in reduced]
-        kernel = PackedKernel(tuple(ranges), frozenset(reduced), sympy.Integer(0), [])
-        kernel.layout = self._layout(kernel, definition)
-        if kernel.layout == ROW:
-            kernel.row = variables.variable(name("row"), product(kept))
-            along, kernel.pack, kernel.width = self._packed("pack", product(folded), folded[-1])
-            kernel.inner = [(along, product(folded))]
-            inner = iter(unflatten(along, folded, variables))
-        else:
-            last = next((size for size in reversed(kept) if size != 1), sympy.Integer(1))
-            kernel.row, kernel.pack, kernel.width = self._packed("pack", product(kept), last)
-            loops = [variables.variable(name(f"step_{axis}"), size) for axis, size in enumerate(folded)]
-            kernel.inner = [(loop, end) for loop, end in zip(loops, folded, strict=True) if end != 1]
-            inner = iter(loops)
-        kernel.row_name = "row"
-        outer = iter(unflatten(kernel.row, kept, variables))
-        kernel.axes = [next(inner) if axis in reduced else next(outer) for axis in range(len(ranges))]
-        return kernel
 
 
 UNROLLED = 16

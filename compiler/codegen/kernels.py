@@ -166,13 +166,16 @@ def rows_function(
     slots = "Items + 1" if resident and ragged else "Items"
     stores = stores_of(text)
     folds = folds_of(text, stores)
-    full = [store for store in stores if not store.per_row]
+    parts = kernel.parts
+    apart = [store for store in stores if store.place.free_symbols & parts.keys()]
+    full = [store for store in stores if not store.per_row and store not in apart]
     last_fold = max((member.stage for member in folds), default=-1)
     final = last_write(text, full, folds)
     stages = sorted({*(m.stage for m in folds), *([final] if full else [])})
     roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
-    parameters, arguments = signature(text, stores, roots, [kernel.rows, kernel.length])
+    parameters, arguments = signature(text, stores, roots, [kernel.rows, kernel.length, *parts.values()])
     text.begin(roots)
+    roots = [root for root in roots if all(root is not one for store in apart for one in store.roots)]
     wide, pack, end = text.wide, text.counter, text.packs_text()
     row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
     top = Scope(1)
@@ -254,6 +257,13 @@ def rows_function(
         row_stores(
             text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "if (is_row && team_member == 0) {"
         )
+    for at, count in parts.items():
+        written = [store for store in apart if at in store.place.free_symbols]
+        hoist(text, [store.value for store in written], 0, top, {})
+        made = run_pass(text, top, [], written)
+        last = index_text(sympy.expand(count))
+        top.line(f"for ({wide} {at} = is_row ? team_member : {last}; {at} < {last}; {at} += team_step) {{")
+        top.lines += [*made.lines(2), "    }"]
     if folds:
         top.line("leave_cluster<Split>();")
     head = (

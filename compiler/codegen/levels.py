@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
-from compiler.draft.expressions import Expr, walk
+from compiler.draft.expressions import Expr, make, walk
 from compiler.draft.index import Index
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare
@@ -119,6 +120,31 @@ def folds_of(text: Text, stores: list[StoreStatement]) -> list[Member]:
     return [member for member in text.kernel.members if id(member) in needed]
 
 
+def windows_within(text: Text, roots: list[Expr], known: Container[int] = ()) -> dict[Window, Expr]:
+    """What all lanes of those packs load together for which a condition holds, and that."""
+    found: dict[Window, Expr] = {}
+    plain, seen = set(text.windows(roots, known)), set[tuple[int, int]]()
+    stack: list[tuple[Expr, Expr | None]] = [(root, None) for root in reversed(roots)]
+    while stack and text.guards:
+        expr, guard = stack.pop()
+        if (id(expr), id(guard)) in seen or id(expr) in known or expr.op in ("repeated", "halved"):
+            continue
+        seen.add((id(expr), id(guard)))
+        if expr.op in ("load", "load_at") and guard is not None and (read := text.load_window(expr)):
+            window = read[0]
+            if window.width > 1 and window not in plain and (before := found.get(window)) is not guard:
+                found[window] = guard if before is None else make("or", before, guard, type="bool")
+            continue
+        if expr.op == "masked" and text.level(expr.args[0]) < len(text.levels) - 1:
+            condition, value, otherwise = expr.args
+            branches = ((value, condition), (otherwise, make("not", condition, type="bool")))
+            stack += [(one, by if guard is None else make("and", guard, by, type="bool")) for one, by in branches]
+            stack.append((condition, guard))
+        elif expr.op != "masked" or text.holding(expr.args[0]) is not None:
+            stack += [(arg, guard) for arg in expr.args if isinstance(arg, Expr)]
+    return found
+
+
 def run_pass(
     text: Text,
     outer: Scope,
@@ -154,7 +180,7 @@ def run_pass(
         lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
         printer = Printer(text, pack, needed, {})
         pack.line(f"{text.bound} {name} = {text.load(window, text.address(window, pack, printer))};")
-    for window, guard in text.windows_within(roots, kept or ()).items():
+    for window, guard in windows_within(text, roots, kept or ()).items():
         if window not in lanes:
             lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
             within = Scope(1, pack)

@@ -168,7 +168,7 @@ class RaggedText(Text):
 
 def takes(program: KernelProgram, kernel: PackedKernel, width: int) -> bool:
     """Whether most of what a kernel moves lies side by side, and some of it where packs of `width` begin."""
-    if width < 2 or kernel.width > 1 or not kernel.pack.is_Symbol:
+    if width < 2 or kernel.width > 1 or not kernel.pack.is_Symbol or kernel.parts:
         return False
     text = RaggedText(program, kernel, True, width)
     stored = program.stored(kernel)

@@ -75,6 +75,7 @@ class Text:
         self.levels: list[set[sympy.Symbol]] = [set(), {kernel.pack}]
         if kernel.layout == ROW:
             self.levels[0] |= kernel.row.free_symbols
+            self.levels[1] |= getattr(kernel, "parts", {}).keys()
         else:
             self.levels.append({loop for loop, _ in kernel.inner})
         self.levels.append({self.lane} if self.width > 1 else set())
@@ -186,9 +187,8 @@ class Text:
         if place.op != "index" or self.width == 1 or bound.op not in ("index", "const"):
             return None
         base = sympy.expand(place.args[0] - self.lane)
-        alike = self.lane not in base.free_symbols and _is_multiple(base, self.width)
-        whole = _is_multiple(sympy.sympify(bound.args[0]), self.width)
-        return [make("index", base, type=place.type), bound] if alike and whole else None
+        whole = all(_is_multiple(sympy.sympify(one), self.width) for one in (base, bound.args[0]))
+        return [make("index", base, type=place.type), bound] if whole else None
 
     def level(self, expr: Expr) -> int:
         found = self._levels.get(id(expr))
@@ -327,30 +327,6 @@ class Text:
         """What all lanes load together, in order."""
         found = [w for e in self.always(roots, known) if e.op in ("load", "load_at") and (w := self.load_window(e))]
         return list(dict.fromkeys(window for window, _ in found))
-
-    def windows_within(self, roots: list[Expr], known: Container[int] = ()) -> dict[Window, Expr]:
-        """What all lanes of those packs load together for which a condition holds, and that."""
-        found: dict[Window, Expr] = {}
-        plain, seen = set(self.windows(roots, known)), set[tuple[int, int]]()
-        stack: list[tuple[Expr, Expr | None]] = [(root, None) for root in reversed(roots)]
-        while stack and self.guards:
-            expr, guard = stack.pop()
-            if (id(expr), id(guard)) in seen or id(expr) in known or expr.op in ("repeated", "halved"):
-                continue
-            seen.add((id(expr), id(guard)))
-            if expr.op in ("load", "load_at") and guard is not None and (read := self.load_window(expr)):
-                window = read[0]
-                if window.width > 1 and window not in plain and (before := found.get(window)) is not guard:
-                    found[window] = guard if before is None else make("or", before, guard, type="bool")
-                continue
-            if expr.op == "masked" and self.level(expr.args[0]) < len(self.levels) - 1:
-                condition, value, otherwise = expr.args
-                branches = ((value, condition), (otherwise, make("not", condition, type="bool")))
-                stack += [(one, by if guard is None else make("and", guard, by, type="bool")) for one, by in branches]
-                stack.append((condition, guard))
-            elif expr.op != "masked" or self.holding(expr.args[0]) is not None:
-                stack += [(arg, guard) for arg in expr.args if isinstance(arg, Expr)]
-        return found
 
     # ------------------------------------------------------------------------------------------ packs and their lanes
 
