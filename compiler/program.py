@@ -77,7 +77,9 @@ class KernelProgram:
     def values(self, axes: dict[str, int]) -> dict[sympy.Symbol, int]:
         """Of the open sizes."""
         found = {s: axes[axis] // (by if isinstance(by, int) else axes[by]) for s, (axis, by) in self.symbols.items()}
-        return found | {s: int(index.subs(found)) for s, index in self.quotients.items()}
+        for symbol, index in self.quotients.items():
+            found[symbol] = int(index.subs(found))
+        return found
 
     def fits(self, axes: dict[str, int]) -> bool:
         """Whether the sizes are multiples of what they are taken for multiples of."""
@@ -253,7 +255,8 @@ def _lowered(
     QUOTIENTS.set(quotients if lowered.in_memory else None)
     lower(lowered, traced.graph, values)
     shapes = {tensor.name: tuple(map(name_quotients, shape_of(tensor, sizes))) for tensor in spec.outputs}
-    lowered.hints |= {symbol: max(1, int(index.subs(hints))) for index, symbol in quotients.items()}
+    for index, symbol in quotients.items():  # of which a later one may name those before it
+        lowered.hints[symbol] = max(1, int(index.subs(lowered.hints)))
     if lowered.libraries:
         raise NoProgram(f"the reference calls {lowered.libraries[0].origin}, which has no kernel of the compiler's")
     outputs: dict[str, Buffer] = {}

@@ -61,10 +61,8 @@ class Text:
     """What stands before a loop over lanes."""
     brief = False
     """Whether exp may be the device's approximate one although results are floats."""
-    bound = "const auto"
-    """What a loaded pack is bound to."""
-    guards = True
-    """Whether packs are loaded together where a condition of the pack says that they are needed."""
+    bound = "const auto"  # what a loaded pack is bound to
+    guards = True  # whether packs are loaded together where a condition of the pack says that they are needed
 
     def __init__(self, program: KernelProgram, kernel: PackedKernel, wide: str, fast: bool) -> None:
         self.program, self.kernel, self.wide, self.fast = program, kernel, wide, fast
@@ -184,7 +182,7 @@ class Text:
     def _of_packs(self, args: list[Expr]) -> list[Expr] | None:
         """What is compared, without the lane where all lanes of a pack lie on one side of the bound."""
         place, bound = args
-        if place.op != "index" or self.width == 1 or bound.op not in ("index", "const"):
+        if self.width == 1 or place.op != "index" or bound.op not in ("index", "const"):
             return None
         base = sympy.expand(place.args[0] - self.lane)
         whole = all(_is_multiple(sympy.sympify(one), self.width) for one in (base, bound.args[0]))

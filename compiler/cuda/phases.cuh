@@ -130,10 +130,53 @@ __device__ __forceinline__ void phase_fold(Span span, int64_t kept, int64_t leng
     __syncthreads();
 }
 
+// A row after the other by the whole block, four neighbours to a thread: what is before a warp's and before a block's is joined on.
+template <typename T, typename Span, typename Element, typename Put, typename Join>
+__device__ __forceinline__ void phase_scan_rows(Span span, int64_t rows, int64_t length, T* partial, T identity, Element element, Put put, Join join) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    for (int64_t row = span.block(); row < rows; row += span.blocks()) {
+        T carried = identity;
+        for (int64_t first = 0; first < length; first += blockDim.x * 4) {
+            const int64_t begin = first + threadIdx.x * 4;
+            T own[4], all = identity;
+#pragma unroll
+            for (int at = 0; at < 4; ++at) {
+                own[at] = all = begin + at < length ? join(all, element(row, begin + at)) : all;
+            }
+            for (int back = 1; back < 32; back *= 2) {
+                const T before = __shfl_up_sync(0xffffffffu, all, back);
+                all = lane >= back ? join(before, all) : all;
+            }
+            if (lane == 31) {
+                partial[warp] = all;
+            }
+            __syncthreads();
+            T ahead = carried;
+            for (int other = 0; other < warps; ++other) {
+                ahead = other < warp ? join(ahead, partial[other]) : ahead;
+                carried = join(carried, partial[other]);
+            }
+            const T before = __shfl_up_sync(0xffffffffu, all, 1);
+            ahead = lane > 0 ? join(ahead, before) : ahead;
+#pragma unroll
+            for (int at = 0; at < 4; ++at) {
+                if (begin + at < length) {
+                    put(row, begin + at, join(ahead, own[at]));
+                }
+            }
+            __syncthreads();
+        }
+    }
+}
+
 // put(column, step, the reduction up to that step): a column by as many threads as there are for it, each of which takes a part of it twice.
 template <typename T, typename Span, typename Element, typename Put, typename Join>
 __device__ __forceinline__ void phase_scan(Span span, int64_t columns, int64_t length, T identity, Element element, Put put, Join join) {
     __shared__ T partial[1024];
+    if (columns <= span.blocks() && blockDim.x % 32 == 0) {
+        phase_scan_rows(span, columns, length, partial, identity, element, put, join);
+        return;
+    }
     const int threads = blockDim.x, parts = columns >= threads ? 1 : threads / static_cast<int>(columns);
     const int across = parts == 1 ? threads : static_cast<int>(columns), part = threadIdx.x / across;
     const int64_t each = (length + parts - 1) / parts, begin = part * each, end = begin + each < length ? begin + each : length;

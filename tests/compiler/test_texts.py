@@ -10,6 +10,7 @@ import pytest
 from compiler.compile import Meaning, source
 from compiler.defaults import ScheduleDefaults, schedule
 from compiler.frontend import NoProgram
+from compiler.schedule import read_head
 from kernels import catalog
 from tests.nodes.rewrites.emulate.emulation import emulated
 
@@ -227,3 +228,35 @@ def test_a_thread_never_reads_what_another_writes_in_place(tmp_path):
     kernel = catalog.load(str(tmp_path))
     with pytest.raises(NoProgram, match="in place"):
         Meaning(kernel.spec, (tmp_path / "reference.py").read_text()).program(kernel.spec.dtypes[0], 1)
+
+
+OF_PARTS = {
+    "a group of neighbours is its largest's part": (
+        '("rows", "cols//32", "32")', "", "(lambda g: g / g.abs().amax(-1, keepdim=True).clamp(min=1e-3))(x.view(x.shape[0], -1, 32))", 64, "rows",
+    ),
+    "pieces side by side": (
+        '("rows", "cols + 24")', "", "torch.cat((x, x[:, 8:16] * 2, w[:16].expand(x.shape[0], 16)), -1)", 40, "elements",
+    ),
+    "two values in a byte": (
+        '("rows", "cols//2")', ', dtype="uint8"',
+        "(lambda a, b: a | b << 4)(*(x - x.amin(-1, keepdim=True)).mul(4).floor().clamp(0, 15).to(torch.uint8).chunk(2, -1))", 64, "rows",
+    ),
+    "turned round": ('("rows", "cols")', "", "torch.roll(x.float(), (1, -1), (0, 1)) + w", 40, "elements"),
+    "running sums": ('("rows", "cols")', "", "(x * 0.125).cumsum(-1)", 264, "phases"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", OF_PARTS)
+def test_what_a_pack_or_a_row_writes_in_parts_is_right_in_the_emulation(form, tmp_path):
+    shape, kind, value, columns, sketch = OF_PARTS[form]
+    output = f'Tensor(name="out", role="output", shape={shape}{kind}),'
+    at = 'Workload(axes={{"rows": {}, "cols": {}}}, dtype="float16", devices=("cuda",)),'
+    sizes = " ".join(at.format(rows, columns) for rows in (3, 70))
+    (tmp_path / "spec.py").write_text(SPEC.format(dtype="float16", role="input", outputs=output, workloads=sizes))
+    reference = f'import torch\n\n\ndef reference(x, w, places, codes, eps):\n    return {{"out": {value}}}\n'
+    (tmp_path / "reference.py").write_text(reference)
+    text = source(catalog.load(str(tmp_path)).spec, reference)
+    assert read_head(text).versions["float16"][0].kernels[-1].sketch.sketch == sketch
+    (tmp_path / "candidate.cu").write_text(text)
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
