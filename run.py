@@ -10,6 +10,7 @@ import io
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from graph.commands.opened import open_service
@@ -112,6 +113,9 @@ def _readable(error: UnicodeError) -> tuple[str, int]:
 
 def main(words: list[str] | None = None) -> int:
     codecs.register_error("readable", _readable)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started this has closed it (`>&-`)
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115, until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="readable")

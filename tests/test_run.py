@@ -284,6 +284,17 @@ def test_quick_commands_import_nothing_slow(words: list[str], tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_whoever_closes_an_output_sees_no_traceback(closed: str, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """As `run.py kernels >&-` and a daemon do: Python then has None in its place."""
+    monkeypatch.setattr(sys, closed, None)
+    if closed == "stdout":
+        assert door.main(["kernels"]) == 0
+    else:
+        with pytest.raises(SystemExit, match="^2$"):
+            door.main(["nosuch"])
+
+
 def test_kernels_lists_every_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert door.main(["kernels"]) == 0
     listed = capsys.readouterr().out
