@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +61,8 @@ def build(folder: Path) -> Callable[..., torch.Tensor]:
     """`quick_rand` for this machine; torch.rand itself where its numbers are others here or there is no compiler."""
     source, library = folder / "uniform.c", folder / "uniform.so"
     source.write_text(SOURCE)
-    command = ["gcc", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(source)]
+    compiler = next(filter(shutil.which, ("gcc", "cc", "g++")), "gcc")
+    command = [compiler, "-x", "c", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(source)]
     try:
         subprocess.run(command, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -80,7 +82,7 @@ def quick_rand(uniform: Any, least: int) -> Callable[..., torch.Tensor]:
     torchs = torch.rand
 
     def rand(*size: Any, **named: Any) -> torch.Tensor:
-        shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
+        shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
         plain = not named and torch.get_default_dtype() == torch.float32 and torch.get_default_device().type == "cpu"
         if not plain or math.prod(shape) < least:
             return torchs(*size, **named)
