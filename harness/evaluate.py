@@ -267,7 +267,7 @@ def begin_building(
     """
 
     def work() -> None:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):  # a reference may leave
             name = make() if make else candidate
             if make and name:
                 evaluator.build(name)

@@ -17,6 +17,7 @@ import symtable
 import sys
 import traceback
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -132,7 +133,10 @@ class Kernel:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
             raise KernelError(f"{path}: reference() does not take the spec's inputs and scalars: {error}") from None
-        expected = function(**arguments)
+        given = next((value.device for value in arguments.values() if hasattr(value, "device")), None)
+        # What it makes without saying where, as by torch.arange(n), lies beside its inputs.
+        with nullcontext() if given is None or given.type == "cpu" else given:
+            expected = function(**arguments)
         if not isinstance(expected, dict):
             raise KernelError(
                 f"{path}: reference() returned a {type(expected).__name__}, not a dict of tensors by name"

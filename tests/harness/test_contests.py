@@ -83,11 +83,15 @@ class Paper:
     def build(self, name: str) -> Build:
         return build(name)
 
+    def chance_evidence(self, *_: Any) -> None:
+        return None
+
     def make_arm(self, name: str, _build: Build) -> Any:
         return SimpleNamespace(name=name)
 
     def open_comparison(self, *case: Any) -> Any:
         self.asked.append(case)
+        return SimpleNamespace()
 
     def moved_bytes(self, workload: Workload) -> int:
         return 4096

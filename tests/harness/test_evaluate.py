@@ -291,7 +291,7 @@ def test_what_is_faster_than_half_of_light_did_not_move_the_bytes(evaluator, sou
         times, {"candidate": [10 / times["candidate"]] * 8}, checks, 8, dict.fromkeys(times, True), {}
     )
     monkeypatch.setattr(evaluator, "sol_us", bound)
-    monkeypatch.setattr(evaluator, "open_comparison", lambda *_: None)
+    monkeypatch.setattr(evaluator, "open_comparison", lambda *_: SimpleNamespace())
     monkeypatch.setattr(evaluator, "run", lambda *_, **__: result)
     baseline = judged(evaluator, source).candidate
     request, case = (

@@ -59,6 +59,17 @@ def test_a_folder_anywhere_is_loaded_and_its_reference_called(tmp_path):
     assert not list(kernel.folder.glob("__pycache__"))
 
 
+def test_what_a_reference_makes_lies_beside_its_inputs(tmp_path):
+    """moe_align's reference could not be called on a GPU: it makes a range."""
+    import torch
+
+    text = "import torch\ndef reference(input, factor):\n    return {'out': input + torch.arange(len(input))}\n"
+    kernel = catalog.load(folder(tmp_path / "k", reference=text))
+    made = kernel.reference(input=torch.ones(3, device="meta"), factor=2.0)
+    assert made["out"].device.type == "meta"
+    assert kernel.reference(input=torch.ones(3), factor=2.0)["out"].tolist() == [1, 2, 3]
+
+
 def test_two_folders_of_one_name_do_not_share_code(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
