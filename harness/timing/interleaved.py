@@ -157,14 +157,17 @@ def run(
         late = time.monotonic() - began > protocol.patience_s
         if block + 1 >= least and (late or _narrow(arms, pair, protocol.width, protocol.far_apart)):
             break
+    gaining = [arm.name for arm in arms[1:] if _seems_ahead(comparison, arms[0], arm, pair)]
     for arm in arms[1:]:
-        if _seems_ahead(comparison, arms[0], arm, pair):
+        if arm.name in gaining:
             if confirm:
-                _confirm(comparison, arms[0], arm, pair, look=arm.name in check)
+                _confirm(comparison, arms[0], arm, pair, look=arm.name in check, others=others_at_work)
             else:
                 _correct(comparison, arms[0], arm)
     for arm in arms[1:]:
-        _doubt(comparison, arms[0], arm)
+        believed = _doubt(comparison, arms[0], arm, others=others_at_work)
+        if not believed and arm.name not in gaining:
+            _correct(comparison, arms[0], arm)
     for arm in arms:
         if arm.name in check:
             _blaming(arm, comparison.look_at_new_constants)
@@ -267,7 +270,15 @@ def _width(interval: Interval) -> float:
     return (interval.high - interval.low) / interval.median
 
 
-def _confirm(comparison: ABComparison, first: Arm, arm: Arm, pair: Arm | None, *, look: bool = False) -> None:
+def _confirm(
+    comparison: ABComparison,
+    first: Arm,
+    arm: Arm,
+    pair: Arm | None,
+    *,
+    look: bool = False,
+    others: load.LoadWatch | None = None,
+) -> None:
     """Believe our clock where the side's own claims more.
 
     Its times are scaled to the ratio of long samples: a clock that runs 10 % slow stays within what the pipe takes of a
@@ -302,7 +313,7 @@ def _confirm(comparison: ABComparison, first: Arm, arm: Arm, pair: Arm | None, *
     # Nobody is accused by three pairs: there all of them have come out short for an honest side.
     while (forged := claimed.low > FORGED * max(*ours, borne_out)) and len(ours) < ACCUSING_PAIRS:
         ours.append(long_pair())
-    if forged:
+    if forged and (not _is_disturbed(comparison, others) or _took_more_cpu(comparison, first, arm)):
         raise ArmFailure(
             arm.name,
             Outcome.CHEATED,
@@ -353,19 +364,49 @@ def _is_borne_out_among_others(comparison: ABComparison, first: Arm, arm: Arm) -
     return usual > allowed and own <= usual * allowed
 
 
-def _doubt(comparison: ABComparison, first: Arm, arm: Arm) -> None:
-    """A worker whose clock lacks more against ours than the baseline's does is not believed."""
-    sample = statistics.median(arm.seconds) * arm.calls
+def _is_disturbed(comparison: ABComparison, *watched: load.LoadWatch | None) -> bool:
+    """Whether other processes took so much of the CPU that a request may wait for a core as long as it takes: then our clock says nothing
+    against a worker's."""
+    return comparison.device == "cpu" and any(one.share() >= load.DISTURBED for one in watched if one)
+
+
+def _took_more_cpu(comparison: ABComparison, first: Arm, arm: Arm, *, all_threads: bool = False) -> bool:
+    """Whether its first thread, which makes the calls, or all threads took more CPU time than its clock says has passed.
+
+    The kernel counts it, and counts nothing while a thread waits for a core. Where it is less for all threads, no work is left that the
+    clock could have left out; where it is more for one, the clock is wrong.
+    """
+
+    def beyond(one: Arm) -> float:
+        threads = [0.0] * len(one.cpu) if all_threads else one.others_cpu
+        known = zip(one.cpu, threads, one.seconds, strict=True)
+        return statistics.median((taken - other - own) * one.calls for taken, other, own in known)
+
+    if not (arm.cpu and first.cpu and min(arm.cpu) > 0):
+        return all_threads
+    allowed = PIPE_S + comparison.protocol.clock_share * statistics.median(arm.seconds) * arm.calls
+    return beyond(arm) - max(0.0, min(beyond(first), PIPE_S)) > allowed
+
+
+def _doubt(comparison: ABComparison, first: Arm, arm: Arm, *, others: load.LoadWatch | None = None) -> bool:
+    """Whether to believe a worker's clock, which may lack no more against ours than the baseline's does. Raises ArmFailure where it forges.
+
+    On a CPU that others use it is accused by its CPU time alone: beside six busy processes on two cores an honest one lacked 4 ms of 6 in
+    each of 32 samples. Where CPU time cannot tell, as of threads that work side by side, it is neither accused nor believed.
+    """
+    sample, doubting = statistics.median(arm.seconds) * arm.calls, load.LoadWatch()
     # The smallest of all samples: on a busy machine the wake-up of a worker costs milliseconds, but not every time.
     lacking, usual = min(arm.lacking), min(first.lacking)
     for _ in range(MORE_DOUBTS):
         if lacking - usual <= PIPE_S + comparison.protocol.clock_share * sample:
-            return
+            return True
         _blaming(arm, comparison.sample)
         lacking = min(lacking, arm.lacking[-1])
         arm.forget()
     if _is_borne_out_among_others(comparison, first, arm):
-        return
+        return True
+    if _is_disturbed(comparison, others, doubting) and not _took_more_cpu(comparison, first, arm):
+        return not _took_more_cpu(comparison, first, arm, all_threads=True)
     raise ArmFailure(
         arm.name,
         Outcome.CHEATED,

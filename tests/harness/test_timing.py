@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +21,13 @@ from harness import backends
 from harness.device import ArgumentBuffers, facts
 from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Check, Outcome
-from harness.timing import interleaved, sampling
+from harness.timing import interleaved, load, sampling
 from harness.timing.interleaved import (
     ACCUSING_PAIRS,
     CHECKS,
     LEAST_OWN,
     LONG_S,
+    MORE_DOUBTS,
     OTHERS,
     _confirm,
     _correct,
@@ -844,7 +846,18 @@ def test_who_computes_only_in_short_samples_and_claims_that_they_are_quick_is_wr
     assert (failure.value.arm, failure.value.outcome) == ("other", Outcome.CHEATED)
 
 
-def test_a_contest_ends_with_a_doubt_of_the_clock_that_lacks(stage: Any) -> None:
+@pytest.fixture
+def others_share(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Says what share of the CPU other processes take; none until then, whatever else the machine does."""
+
+    def say(share: float) -> None:
+        monkeypatch.setattr(load.LoadWatch, "share", lambda _self: share)
+
+    say(0.0)
+    return say
+
+
+def test_a_contest_ends_with_a_doubt_of_the_clock_that_lacks(stage: Any, others_share: Any) -> None:
     one = stage(negation("float32", 100))
     arms = [Arm(name, FarSide(name, one, negate)) for name in ("first", "late")]  # type: ignore[arg-type]
     assert set(interleaved.run(one, arms).median_us) == {"first", "late"}
@@ -871,6 +884,8 @@ class Scripted:
     def sample(self, arm: Arm) -> None:
         arm.seconds.append(1.0)
         arm.lacking.append(self.more.pop(0))
+        for values in (arm.cpu, arm.others_cpu):
+            values.extend(values[-1:])
 
 
 def claimed(
@@ -978,17 +993,59 @@ def test_before_a_clock_is_accused_it_is_looked_at_again() -> None:
 )
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_clock_is_not_accused_of_what_another_process_takes(
-    device: str, firsts: list[float], lates: list[float], accused: bool
+    device: str, firsts: list[float], lates: list[float], accused: bool, others_share: Any
 ) -> None:
     first, late = side("first", [1e-3] * 3, [PIPE_S] * 3), side("late", [1e-3] * 3, [5e-3] * 3)
     scripted = Scripted(device, first=firsts, late=lates)
     scripted.more = [4e-3] * 100
     if not accused:
-        return _doubt(scripted, first, late)  # type: ignore[arg-type]
+        assert _doubt(scripted, first, late)  # type: ignore[arg-type]
+        return
     with pytest.raises(ArmFailure, match="its clock lacks 3.90 ms") as failure:
         _doubt(scripted, first, late)  # type: ignore[arg-type]
     assert failure.value.outcome is Outcome.CHEATED
-    return None
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "other_threads_s", "believed"),
+    [
+        (1e-3, 0.0, True),  # one thread that has done no more than its clock says: what lacks is its waiting for a core
+        (1.9e-3, 0.95e-3, False),  # two threads side by side, or a second one that goes on: CPU time cannot tell
+        (2e-3, 0.0, None),  # its own thread alone took twice what its clock says
+        (4e-3, 2e-3, None),
+        (0.0, 0.0, False),  # the kernel does not say
+    ],
+)
+def test_on_a_busy_cpu_only_cpu_time_accuses_a_clock(
+    cpu_s: float, other_threads_s: float, believed: bool | None, others_share: Any
+) -> None:
+    others_share(0.6)
+    first = side("first", [1e-3] * 3, [PIPE_S] * 3, calls=6, cpu=[1e-3] * 3, others_cpu=[0.0] * 3)
+    late = side("late", [1e-3] * 3, [4.2e-3 + PIPE_S] * 3, calls=6, cpu=[cpu_s] * 3, others_cpu=[other_threads_s] * 3)
+    scripted = Scripted("cpu", first=[1e-3] * 3, late=[3e-3] * 3)
+    scripted.more = [4.2e-3 + PIPE_S] * MORE_DOUBTS
+    if believed is not None:
+        assert _doubt(scripted, first, late) is believed  # type: ignore[arg-type]
+    else:
+        with pytest.raises(ArmFailure, match="its clock lacks 4.20 ms of a sample of 6.00 ms"):
+            _doubt(scripted, first, late)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("cpu_s", "accused"), [(0.5e-3, False), (1e-3, True)])
+def test_on_a_busy_cpu_long_samples_accuse_nobody_but_take_its_gain(
+    cpu_s: float, accused: bool, others_share: Any
+) -> None:
+    others_share(0.6)
+    first = side("first", [1e-3] * 8, [PIPE_S] * 8, calls=CALLS, cpu=[1e-3] * 8, others_cpu=[0.0] * 8)
+    other = side(
+        "other", [0.5e-3] * 8, [PIPE_S + CALLS * 0.5e-3] * 8, calls=CALLS, cpu=[cpu_s] * 8, others_cpu=[0.0] * 8,
+        quickest_s=1e-3 + PIPE_S / CALLS,
+    )  # fmt: skip
+    scripted = Scripted("cpu", first=[1e-3] * ACCUSING_PAIRS, other=[1e-3] * ACCUSING_PAIRS)
+    with pytest.raises(ArmFailure, match="its clock says 2.00x") if accused else nullcontext():
+        _confirm(scripted, first, other, None, others=load.LoadWatch())  # type: ignore[arg-type]
+    if not accused:
+        assert _ratios(first, other) == pytest.approx([1.0] * 8)
 
 
 def arms_beside_others(
