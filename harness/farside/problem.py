@@ -268,6 +268,7 @@ def find_peculiar(
     chance, began, found, changes = random.Random(seed), time.monotonic(), 0, list[float]()
     before = chosen = [buffer.clone() for buffer in buffers]
     last: list[torch.Tensor] = []
+    returns = False
     for _ in range(state_side.FAR_CALLS):
         if time.monotonic() - began > state_side.FAR_S:
             break
@@ -288,10 +289,12 @@ def find_peculiar(
                 float((one - other).abs().nan_to_num(0, 0, 0).sum()) for one, other in zip(now, last, strict=True)
             )
             usual = sorted(changes)[len(changes) // 2] if changes else math.inf
-            if len(changes) == USUAL and change > PECULIAR * usual + 1e-12:
+            unlike = len(changes) == USUAL and change > PECULIAR * usual + 1e-12
+            if unlike and not returns:  # the call behind such a one only returns to what is usual
                 found += 1
                 if chance.randrange(found) == 0:
                     chosen = before
+            returns = unlike
             changes = [*changes, change][-USUAL:]
         last, before = now, [buffer.clone() for buffer in buffers]
     return chosen if found else before
