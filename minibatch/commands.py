@@ -321,7 +321,7 @@ def infer(request: InferRequest) -> int:
     _require_its_graph(state, placed, asked.graph, path)
     ids = torch.arange(graph.nodes, device=graph.col.device) if asked.on == "all" else getattr(graph, asked.on)
     if asked.on != "all":
-        graph.require_ids(asked.on)
+        graph.require_ids(asked.on, "; name other nodes by --on train, valid or all")
     model = rungs.model_of(asked, placed, state, device)
     objective = objectives.of(graph, state["options"].get("loss"))
     metric = objective.metric

@@ -133,10 +133,10 @@ class Graph:
                     f"the graph's features of node {node} are not all finite; replace what is infinite or not a number"
                 )
 
-    def require_ids(self, name: str) -> None:
-        """Raises GraphError where a split has no ids."""
+    def require_ids(self, name: str, hint: str = "") -> None:
+        """Raises GraphError, which ends with the hint, where a split has no ids."""
         if not len(getattr(self, name)):
-            raise GraphError(f"the graph has no {name} ids, and some are needed here")
+            raise GraphError(f"the graph has no {name} ids, and some are needed here{hint}")
 
     def identity(self) -> str:
         """16 hex digits that another graph has not: of all sizes and dtypes, and of HASHED_BYTES of each array."""
@@ -174,6 +174,8 @@ def tensor_of(name: str, values: Any) -> torch.Tensor:
         raise GraphError(f"{name} must be numbers, in a tensor, an array or a list; they are {kind}") from None
     if values.layout != torch.strided:
         raise GraphError(f"{name} must be dense; call to_dense() first")
+    if values.is_meta:
+        raise GraphError(f"{name} are on the device meta, which holds no values; give them on the CPU or a GPU")
     return values.to(torch.int64) if values.dtype in (torch.uint16, torch.uint32, torch.uint64) else values.detach()
 
 

@@ -249,12 +249,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise GraphError(f"there is no checkpoint {path}; `run.py epoch` writes one") from None
     except Exception as error:  # noqa: BLE001 - whatever bytes make of torch's readers
         raise GraphError(
-            f"{path} is no checkpoint of ours ({type(error).__name__}); remove it and train anew"
+            f"{path} is no checkpoint of ours ({type(error).__name__}); name one that `run.py epoch` wrote"
         ) from None
     wrong = [] if isinstance(found, dict) else ["keys"]
     if not wrong:
         wrong = [key for key, kind in KEYS.items() if not isinstance(found.get(key), kind)]
     if wrong or found["version"] != VERSION:
         what = f"it has no {wrong[0]}" if wrong else f"of version {found['version']}, and this is {VERSION}"
-        raise GraphError(f"{path} is no checkpoint of ours ({what}); remove it and train anew")
+        raise GraphError(f"{path} is no checkpoint of ours ({what}); train anew, or name another")
     return found

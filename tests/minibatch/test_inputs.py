@@ -130,6 +130,7 @@ def test_masks_and_ids_of_any_kind_are_seeds(give):
         ([0.5], "seeds must be whole numbers or a mask, flat; they are float64"),
         (torch.zeros(7, dtype=torch.bool), "a mask of seeds must have one element a node, 300"),
         (torch.zeros(2, 2, dtype=torch.int64), "flat; they are int64"),
+        (torch.zeros(2, dtype=torch.int64, device="meta"), "seeds are on the device meta, which holds no values"),
     ],
     ids=str,
 )

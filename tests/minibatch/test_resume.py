@@ -261,6 +261,7 @@ def test_a_graph_without_valid_or_test_ids_is_trained_on(split, run, tmp_path):
     assert (record["epochs"][0]["valid_accuracy"] is None) == (split == "valid")
     code, _, said = run("infer", *words, "--json")
     assert (code, "the graph has no test ids" in said) == ((0, False) if split == "valid" else (2, True))
+    assert split == "valid" or "--on" in said
 
 
 def test_features_that_are_no_numbers_are_refused_when_a_folder_is_opened(folder):
