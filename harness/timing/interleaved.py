@@ -391,8 +391,8 @@ def _took_more_cpu(comparison: ABComparison, first: Arm, arm: Arm, *, all_thread
 def _doubt(comparison: ABComparison, first: Arm, arm: Arm, *, others: load.LoadWatch | None = None) -> bool:
     """Whether to believe a worker's clock, which may lack no more against ours than the baseline's does. Raises ArmFailure where it forges.
 
-    On a CPU that others use it is accused by its CPU time alone: beside six busy processes on two cores an honest one lacked 4 ms of 6 in
-    each of 32 samples. Where CPU time cannot tell, as of threads that work side by side, it is neither accused nor believed.
+    On a CPU that others use it is accused by its CPU time alone: a request that waits for a core lengthens ours alone: an honest one
+    lacked 4 ms of 6 beside a load of 6 to 9 on two cores. Where CPU time cannot tell, as of threads that work side by side, it is neither accused nor believed.
     """
     sample, doubting = statistics.median(arm.seconds) * arm.calls, load.LoadWatch()
     # The smallest of all samples: on a busy machine the wake-up of a worker costs milliseconds, but not every time.
