@@ -275,7 +275,7 @@ CASES = {
         [
             ("self.register_buffer('calls', torch.zeros((), dtype=torch.int64))", "self.calls += 1; return x * 1"),
             ("self.register_buffer('calls', torch.zeros((), dtype=torch.int64))",
-             "self.calls.copy_((self.calls + 1) % 900); return torch.where(self.calls % 300 == 0, x * 2, x)"),
+             "self.calls.copy_((self.calls + 1) % 300); return torch.where(self.calls % 300 == 0, x * 2, x)"),
         ],
     ),
     "a state that would not stay finite": (
