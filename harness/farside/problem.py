@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import module_state as state_side
 from .describe import describe
-from .nest import UnfitProblem, as_tensor, pick_leaves, rebuilt
+from .nest import UnfitProblem, as_tensor, leaves_of, pick_leaves, rebuilt
 from .numerics import convolutions_in_tf32, numbers_as, wide_but_for_draws
 from .problem_module import construct, inputs, seed_generators, stage
 
@@ -272,10 +272,9 @@ def find_peculiar(
     for _ in range(state_side.FAR_CALLS):
         if time.monotonic() - began > state_side.FAR_S:
             break
-        answers: list[Any] = []
         try:
             with torch.no_grad():
-                flat_tensors(call(), answers)
+                answers = [one.detach() for one in leaves_of(call()) if not one.is_complex()]
             read()
         except Exception:  # noqa: BLE001, a Model that does not go on so far is judged as far as it does
             break
@@ -298,18 +297,6 @@ def find_peculiar(
             changes = [*changes, change][-USUAL:]
         last, before = now, [buffer.clone() for buffer in buffers]
     return chosen if found else before
-
-
-def flat_tensors(value: Any, found: list[Any]) -> None:
-    """Appends the tensors of numbers that a call has returned, in lists and dicts, too."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        if not value.is_complex():
-            found.append(value.detach())
-    elif isinstance(value, (list, tuple, dict)):
-        for one in value.values() if isinstance(value, dict) else value:
-            flat_tensors(one, found)
 
 
 def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any) -> Any:

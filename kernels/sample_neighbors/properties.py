@@ -412,7 +412,7 @@ def _repeated(key, degree, places, alarm) -> str:
     fanout = places.shape[1]
     keys, own, rows = torch.unique(key, return_inverse=True, return_counts=True)
     length = torch.zeros(len(keys), dtype=torch.float64, device=key.device).index_copy_(0, own, degree)
-    subsets = torch.lgamma(length + 1) - torch.lgamma(length - fanout + 1) - math.lgamma(fanout + 1)
+    subsets = _log_choose(length, fanout)
     usual = rows.double() * (rows - 1) / 2 * (-subsets).exp()
     mixed = (places.long() + 1) * (2 * random.getrandbits(60) + 1)
     mixed = ((mixed ^ (mixed >> 31)) * (2 * random.getrandbits(60) + 1)).sum(dim=1) + own * (
