@@ -8,6 +8,7 @@ Each draft is a file of its own (`run.py export`'s form) and judged by `eval_ker
 correctness trials, 100 timed calls, float32, torch's TF32 defaults. Afterwards torch.compile's default is timed by `measure_ref_program_time`
 on those that are right, in the seed's order, and the draft and eager again beside it, so that a later machine may do that, of another model, too;
 with `--mode max-autotune` that mode, with `--sample N` the first N of that order alone (a run into a folder whose rows are there judges nothing anew).
+What max-autotune times while it compiles needs the GPU: all are compiled into torch's cache first, for at most TUNING of --seconds, before the first is timed.
 Its evaluation runs unchanged, with these turns around it:
 
 - Drafts are made and compiled side by side while GPUs judge those that are ready. A judge is a fork of this process, which has torch imported.
@@ -74,6 +75,7 @@ CONTEXT_BYTES = 5 << 30
 """On its GPU, with weights: beside two draws, the outputs of two trials, and what eager and `allclose` make on the way."""
 UNKNOWN_BYTES = 10
 """For each byte of inputs, where the module does not run without data."""
+TUNING = 0.6
 OPERATORS = 5000
 LAST_FILE = 900
 BUILD_S = 300.0
@@ -89,6 +91,8 @@ class Problem:
     gpu_bytes: int = CONTEXT_BYTES
     alone: bool = False
     """It ran out of memory beside others."""
+    tuned: bool = False
+    """max-autotune's choices are in torch's cache, or it has had its time."""
     prepared: dict[str, Any] | None = None
     row: dict[str, Any] | None = None
     place: float = 0.0
@@ -227,8 +231,9 @@ class Session:
             key=lambda problem: problem.place - LEAD * (problem.level == 3),
         )
         waiting += self.without_time()
+        tuning_ends = self.began + TUNING * (self.deadline - self.began)
         while time.monotonic() < self.deadline:
-            self.reap()
+            self.reap(tuning_ends)
             while waiting and sum(work.kind == "prepare" for work in self.works) < self.builders:
                 self.start("prepare", waiting.pop(0))
             if self.machine:
@@ -249,6 +254,12 @@ class Session:
         judge = [one for one in self.problems if one.prepared and not one.row and one not in busy]
         if judge or any(one.row is None and one not in busy for one in self.problems):
             return [("judge", one) for one in judge]
+        if self.options.mode == "max-autotune":
+            tune = [one for one in self.without_time() if not one.tuned]
+            if any(one not in busy for one in tune):
+                return [("tune", one) for one in tune if one.prepared and one not in busy]
+            if tune:
+                return []
         return [("compile", one) for one in self.without_time() if one.prepared and one not in busy]
 
     def without_time(self) -> list[Problem]:
@@ -291,16 +302,19 @@ class Session:
             assert self.machine
             name, folder = self.machine.gpus[gpu], self.out / f"gpu{gpu}"
             asked = (problem, self.options.kernelbench.resolve(), name, folder, self.rand, self.out)
-            mode = self.options.mode
-            task = lambda: judge(*asked) if kind == "judge" else compile_reference(*asked, mode)  # noqa: E731
+            mode, tune = self.options.mode, kind == "tune"
+            task = lambda: judge(*asked) if kind == "judge" else compile_reference(*asked, mode, tune)  # noqa: E731
         process = FORK.Process(target=in_child, args=(task, answer, log, kind == "prepare"))
         process.start()
         limit_s = BUILD_S if kind == "prepare" else self.options.limit
         self.works.append(Work(kind, problem, process, answer, time.monotonic(), limit_s, gpu))
 
-    def reap(self) -> None:
+    def reap(self, tuning_ends: float) -> None:
+        if time.monotonic() > tuning_ends:
+            for problem in self.to_compile:
+                problem.tuned = True
         for work in list(self.works):
-            late = time.monotonic() - work.began > work.limit_s
+            late = time.monotonic() - work.began > work.limit_s or (work.kind == "tune" and work.problem.tuned)
             if work.process.is_alive() and not late:
                 continue
             work.process.kill()
@@ -328,6 +342,9 @@ class Session:
         elif "out of memory" in json.dumps(answer) and not problem.alone:
             self.say(f"{problem.name}: out of GPU memory, again alone")
             problem.alone = True
+        elif work.kind == "tune":
+            problem.tuned = True
+            self.say(f"{problem.name}: {answer['why'] or 'compiled'}, {answer['seconds']:.0f} s")
         elif work.kind == "judge":
             prepared = problem.prepared or {}
             self.write(
@@ -536,23 +553,29 @@ def judge(
 
 
 def compile_reference(
-    problem: Problem, checkout: Path, gpu: str, folder: Path, rand: Callable[..., torch.Tensor], out: Path, mode: str
+    problem: Problem,
+    checkout: Path,
+    gpu: str,
+    folder: Path,
+    rand: Callable[..., torch.Tensor],
+    out: Path,
+    mode: str,
+    tune: bool,
 ) -> dict[str, Any]:
-    """torch.compile's time, and beside it, on the same GPU, those of the draft and of eager. What max-autotune times while it
-    compiles it times beside others that compute, while nobody else is timed."""
+    """torch.compile's time, and beside it, on the same GPU, those of the draft and of eager; to `tune` is to compile alone. What
+    max-autotune times while it compiles it times beside others that compute, while nobody else is timed."""
     with its_evaluation(checkout, gpu, folder, rand) as (turn, _, timing):
         from torch._inductor import compile_fx, config
 
-        config.compile_threads = (
-            4 if problem.level == 3 else 1
-        )  # its workers import torch first, for one or two kernels
+        # Its workers import torch first, which for one or two kernels takes longer than they do.
+        config.compile_threads = 4 if problem.level == 3 or tune else 1
         if mode == "default":  # needs no GPU
             compile_fx.compile_fx = turn.outside(compile_fx.compile_fx)
         measure = timing.time_execution_with_cuda_event
 
         def after_compiling(called: Callable[..., Any], inputs: list[Any], **named: Any) -> list[float]:
             called(*inputs)  # compiles, in company
-            return measure(called, inputs, **named)
+            return [1.0] if tune else measure(called, inputs, **named)
 
         timing.time_execution_with_cuda_event = after_compiling
         text, found = problem.path.read_text(), {}
@@ -573,6 +596,8 @@ def compile_reference(
                 precision="fp32",
             )
             found[name] = times["mean"] if times else None
+            if tune:
+                break
             if compiled and times:
                 found["compile_runtime_stats"] = times
         return found | {"why": "" if found["compile_runtime"] else "torch.compile failed"}

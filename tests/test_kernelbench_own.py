@@ -185,3 +185,10 @@ def test_each_problem_is_judged_in_a_process_of_its_own(tmp_path):
     rows = {row["problem"]: row for row in map(json.loads, Path(tmp_path / "out/rows.jsonl").read_text().splitlines())}
     assert {name for name, row in rows.items() if row.get("compile_runtime")} == {"level1/1_Right"}, done.stdout
     assert "3.00x of eager, 2.00x of torch.compile's default" in done.stdout, done.stdout + done.stderr
+    # All are compiled before the first is timed, and what was tuned only is no row.
+    command = [*command[:-1], "--mode", "max-autotune", "--sample", "4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.stdout.index("level1/1_Right: compiled") < done.stdout.index("torch.compile's max-autotune"), (
+        done.stdout
+    )
+    assert "2.00x of torch.compile's max-autotune" in done.stdout, done.stdout + done.stderr
