@@ -361,7 +361,7 @@ def end_draft(state: CoderState, began: float, coder_context: CoderContext) -> D
 
 def describe_tries(facts: Iterable[dict[str, Any]]) -> list[str]:
     """Hashes of the sources that were made, in order."""
-    return list(dict.fromkeys(fact["candidate"] for fact in facts if fact["candidate"] and fact["tool"] in MAKERS))
+    return list(dict.fromkeys(name for fact in facts if fact["tool"] in MAKERS for name in fact.get("made", ())))
 
 
 def desks() -> CompiledStateGraph[CodersState, CoderContext, CodersState, CodersState]:

@@ -20,8 +20,22 @@ class Edit(Frozen):
     replacement: str = Field(default="", max_length=SOURCE_CHARS)
 
 
+Then = Literal["check", "time", "profile"]
+_THEN = "what to do with it at once where it builds, in this order"
+MOST_VARIANTS = 7
+
+
+class Variant(Frozen):
+    """A source that differs from another in a few places."""
+
+    define: dict[str, str] = Field(default={}, max_length=16, description="NAME: value, of `#define NAME value` lines")
+    edits: tuple[Edit, ...] = Field(default=(), max_length=64)
+    note: str = Field(default="", max_length=400, description="as of a source")
+
+
 class CompileArguments(Frozen):
-    """Builds a source and names it. Answers with the compiler's errors, or its figures (registers, spills, shared memory, vectorised loops)."""
+    """Builds a source and names it. Answers with the compiler's errors, or its figures (registers, spills, shared memory, vectorised loops).
+    With `variants` several: those that are right are timed in turns and ranked, and the fastest is the one compiled last."""
 
     source: str = Field(default="", max_length=SOURCE_CHARS, description="the whole file; or leave it empty and edit")
     base: str = Field(
@@ -30,9 +44,11 @@ class CompileArguments(Frozen):
     )  # fmt: skip
     edits: tuple[Edit, ...] = Field(default=(), max_length=64, description="applied to `base`, in order")
     note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
-    then: tuple[Literal["check", "time"], ...] = Field(
-        default=(), max_length=2, description="what to do with it at once where it builds, in this order"
-    )
+    variants: tuple[Variant, ...] = Field(
+        default=(), max_length=MOST_VARIANTS, description="more sources, each made of this one"
+    )  # fmt: skip
+    then: tuple[Then, ...] = Field(default=(), max_length=3, description=_THEN)
+    workloads: tuple[str, ...] = Field(default=(), max_length=16, description="of `time` in `then`, as there")
 
 
 class CheckArguments(Frozen):
@@ -140,9 +156,7 @@ class TryScheduleArguments(Frozen):
         default="", max_length=SOURCE_CHARS, description="the whole schedule as JSON, in place of edits"
     )
     note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
-    then: tuple[Literal["check", "time"], ...] = Field(
-        default=("check", "time"), max_length=2, description="what to do with it at once where it builds, in this order"
-    )
+    then: tuple[Then, ...] = Field(default=("check", "time"), max_length=3, description=_THEN)
 
 
 Arguments = (

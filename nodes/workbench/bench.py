@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,12 +19,13 @@ from harness.judge.quick import Case
 from harness.judge.search import find_open_tunables
 from harness.judge.tunables import tunables
 from harness.probes.sass import ToolFailed
-from harness.records import Cache, Outcome, Verdict
+from harness.records import Cache, Outcome, Timing, Verdict
 from harness.store import Store
 from harness.tools.listing import functions
 from kernels.spec import Frozen, Spec, Workload, expression
 from nodes import compiling, ledger
 from nodes.knowledge import every, families_of, page
+from nodes.ledger import Pooled
 from nodes.policies.render import SHORT, data, difference, knowledge
 from nodes.policies.replies import UnfitReply, apply_edits
 from nodes.roles import Attempt
@@ -37,7 +41,11 @@ from nodes.workbench.arguments import (
     TimeArguments,
     TryScheduleArguments,
 )
+from nodes.workbench.variants import MINE, fastest, make_variant
+from nodes.workbench.variants import beside as beside_of
 
+SECONDS_A_VARIANT = 5.0
+"""Of timing, for each further form of a source."""
 MOST_BYTES = 256 << 20
 """Tensors of a workload that a model chose, as those of a tester's."""
 
@@ -52,7 +60,9 @@ class ToolResult(Frozen):
     text: str
     tool: str = ""
     candidate: str = ""
-    """Hash of the source that it was about."""
+    """Hash of the source that it was about; of several the best."""
+    made: tuple[str, ...] = ()
+    """Hashes of all sources that were built."""
     outcome: Outcome | None = None
     """Outcome of compile (PASSED: it builds), check or time."""
     checked: bool = False
@@ -147,24 +157,65 @@ class Workbench:
                 text = apply_edits(self.store.get(base), [(edit.search, edit.replacement) for edit in asked.edits])
             except UnfitReply as unfit:
                 return ToolResult(text=f"compile: the edits do not fit\n{data(str(unfit), 'why')}")
-        if "\x00" in text:
+        texts = [(text, asked.note)]
+        for number, variant in enumerate(asked.variants, start=1):
+            try:
+                texts.append((make_variant(text, variant), variant.note or f"variant {number} of {asked.note}"))
+            except UnfitReply as unfit:
+                why = data(str(unfit), "why")
+                return ToolResult(text=f"compile: variant {number} cannot be made; nothing was built\n{why}")
+        return self._made(texts, asked.then, asked.workloads)
+
+    def _made(
+        self, texts: Sequence[tuple[str, str]], then: Sequence[str], workloads: tuple[str, ...] = ()
+    ) -> ToolResult:
+        """Sources with their notes: built side by side, and what `then` says with those that can be."""
+        if any("\x00" in text for text, _ in texts):
             raise ToolRefused("the source holds NUL bytes")
+        if "time" in then and "check" not in then:
+            then = ("check", *then)
+        cases = self._cases(workloads, ()) if "time" in then else []
+        notes: dict[str, str] = {}
         try:
-            text.encode()
-            tunables(text)
-            candidate = self.store.put(text)
-            build = self.evaluator.build(candidate)
+            for text, note in texts:
+                text.encode()
+                tunables(text)
+                notes.setdefault(self.store.put(text), note)
+            with ThreadPoolExecutor(min(len(notes), os.cpu_count() or 1)) as pool:
+                builds = list(pool.map(self.evaluator.build, notes))
         except ValueError as error:  # lone surrogates, a tunable that is none, a language that no backend takes
             return ToolResult(text=f"compile: the source cannot be taken\n{data(str(error), 'why')}")
-        ledger.record_build(self.store, build, asked.note)
-        outcome = Outcome.PASSED if build.ok else Outcome.COMPILE_ERROR
-        made = ToolResult(text=shown.describe_build(build, self.evaluator.facts), candidate=candidate, outcome=outcome)
-        for name in asked.then if build.ok else ():
-            more = self.check(CheckArguments(), candidate) if name == "check" else self.time(TimeArguments(), candidate)
-            made = more.model_copy(update={"text": f"{made.text}\n{more.text}"})
-            if more.outcome is not Outcome.PASSED:
+        for build in builds:
+            ledger.record_build(self.store, build, notes[build.candidate])
+        several, facts = len(builds) > 1, self.evaluator.facts
+        said = [shown.describe_build(build, facts, notes[build.candidate] if several else "") for build in builds]
+        going = [build.candidate for build in builds if build.ok]
+        outcome = Outcome.PASSED if going else Outcome.COMPILE_ERROR
+        first = going[0] if going else builds[0].candidate
+        found = ToolResult(text="\n".join(said), candidate=first, outcome=outcome, made=tuple(notes))
+        for name in then if going else ():
+            more, going = self._with(name, going, cases)
+            found = more.model_copy(update={
+                "text": f"{found.text}\n{more.text}", "made": found.made, "outcome": more.outcome or found.outcome,
+                "checked": more.checked or found.checked, "gain": more.gain if more.gain is not None else found.gain,
+            })  # fmt: skip
+            if found.outcome is not Outcome.PASSED:
                 break
-        return made
+        return found
+
+    def _with(self, name: str, candidates: list[str], cases: list[Case]) -> tuple[ToolResult, list[str]]:
+        """One tool on several sources: what it says of the best of them, and those that go on, that one first."""
+        first = candidates[0]
+        if name == "profile":
+            return self.profile(ProfileArguments(), first), candidates
+        if name == "check":
+            found = [self.check(CheckArguments(), candidate) for candidate in candidates]
+            going = [one.candidate for one in found if one.outcome is Outcome.PASSED]
+            best = next((one for one in found if one.outcome is Outcome.PASSED), found[0])
+            return best.model_copy(update={"text": "\n".join(one.text for one in found)}), going
+        seconds = TimeArguments().seconds + SECONDS_A_VARIANT * (len(candidates) - 1)
+        timed = self._timed(candidates, (self.incumbent,), cases, seconds)
+        return timed, [timed.candidate]
 
     def check(self, asked: CheckArguments, last: str) -> ToolResult:
         candidate = self.source(asked.candidate, last)
@@ -182,37 +233,52 @@ class Workbench:
         others = tuple(dict.fromkeys(self.source(name, last) for name in asked.against)) or (self.incumbent,)
         if asked.against and candidate in others:
             raise ToolRefused("that is the same source twice")
-        beside = [other for other in others if other not in (self.baseline, candidate)]
-        rivals = {"baseline": self.baseline} | dict(
-            zip(("incumbent", "other 2", "other 3", "other 4"), beside, strict=False)
-        )
-        with self._device:
-            for name in (candidate, *beside) if asked.against else (candidate,):
+        for name in (candidate, *others) if asked.against else (candidate,):
+            with self._device:
                 verdict = self._verified(name)
-                if not verdict.passed:
-                    text = f"{shown.describe_checks(verdict)}\nOnly what is right is timed."
-                    return ToolResult(
-                        text=text, candidate=candidate, outcome=verdict.outcome, checked=name == candidate
+            if not verdict.passed:
+                text = f"{shown.describe_checks(verdict)}\nOnly what is right is timed."
+                return ToolResult(text=text, candidate=candidate, outcome=verdict.outcome, checked=name == candidate)
+        return self._timed([candidate], others, cases, asked.seconds)
+
+    def _timed(
+        self, candidates: Sequence[str], others: Sequence[str], cases: Sequence[Case], seconds: float
+    ) -> ToolResult:
+        """Right sources beside the baseline and `others`, all in turns; what is said is said of the fastest of `candidates`."""
+        first, *more = candidates
+        beside = [one for one in dict.fromkeys((*more, *others)) if one not in (self.baseline, first)]
+        numbers = (f"other {number}" for number in itertools.count(2))
+        rivals = {"baseline": self.baseline} | dict(zip(itertools.chain(["incumbent"], numbers), beside, strict=False))
+        arms = {MINE: first} | {name: one for name, one in rivals.items() if one in more}
+        with self._device:
+            quick = self.evaluator.compare_briefly(self.evaluator.build(first), rivals, cases, seconds=seconds)
+        best = fastest(quick, arms) if quick.pairs else MINE
+        said: dict[str, tuple[list[Timing], list[dict[str, Pooled]]]] = {}
+        for arm, candidate in arms.items():
+            said[arm] = timings, pooled = [], []
+            every = {MINE: first, **rivals}
+            for at, timing in enumerate(quick.timings):
+                known = {
+                    name: ledger.pool_series(
+                        self.store, candidate, every[name], timing, series, self.evaluator.facts.device
                     )
-            quick = self.evaluator.compare_briefly(
-                self.evaluator.build(candidate), rivals, cases, seconds=asked.seconds
-            )
-        on, timings, pooled = self.evaluator.facts.device, [], []
-        for timing, new in zip(quick.timings, quick.pairs or ({},) * len(quick.timings), strict=True):
-            known = {
-                name: ledger.pool_series(self.store, candidate, rivals[name], timing, series, on)
-                for name, series in new.items()
-            }
-            if base := known.get("baseline"):
-                update = {"speedup": base.speedup, "comparison": base.comparison, "samples": base.samples}
-                timing = timing.model_copy(update=update)
-            timings.append(timing)
-            pooled.append(known)
-        ledger.record_times(self.store, candidate, timings)
+                    for name, series in (beside_of(quick.pairs[at], arm) if quick.pairs else {}).items()
+                }
+                if arm != MINE:
+                    timing = timing.model_copy(update={"time_us": quick.spreads[at][arm].median_us})
+                if base := known.get("baseline"):
+                    update = {"speedup": base.speedup, "comparison": base.comparison, "samples": base.samples}
+                    timing = timing.model_copy(update=update)
+                timings.append(timing)
+                pooled.append(known)
+            ledger.record_times(self.store, candidate, timings)
+        timings, pooled = said[best]
         gain = statistics.geometric_mean(timing.speedup.median for timing in timings) if timings else None
-        text = shown.describe_times(quick, timings, pooled, candidate, rivals, self.incumbent)
+        text = shown.describe_times(quick, timings, pooled, {MINE: first, **rivals}, best, self.incumbent)
+        if more and timings:
+            text += f"\n[{arms[best][:SHORT]}] is the fastest of the {len(arms)} by paired samples: without a name the tools take it now."
         outcome = quick.outcome or Outcome.PASSED
-        return ToolResult(text=text, candidate=candidate, outcome=outcome, checked=True, gain=gain)
+        return ToolResult(text=text, candidate=arms[best], outcome=outcome, checked=True, gain=gain)
 
     def _tuned(self, candidate: str, seconds: float) -> ToolResult:
         """The search of the tune gate, from the coder's seat."""
@@ -393,7 +459,7 @@ class Workbench:
             text = compiling.compile_scheduled(self.spec, self.reference, self.evaluator.facts, record)
         except ValueError as illegal:
             raise ToolRefused(str(illegal)) from None
-        return self.compile(CompileArguments(source=text, note=asked.note, then=asked.then), last)
+        return self._made([(text, asked.note)], asked.then)
 
 
 _TOOLS: dict[type[Arguments], tuple[str, Callable[[Workbench, Arguments, str], ToolResult]]] = {

@@ -16,7 +16,7 @@ from harness.judge.quick import Quick, Spread
 from harness.records import Build, Check, DeviceFacts, Interval, Timing, Verdict
 from harness.timing.comparison import MOST_SERIES
 from harness.timing.load import DISTURBED
-from nodes.ledger import NOTHING, Pooled
+from nodes.ledger import NOTE_CHARS, NOTHING, Pooled
 from nodes.policies.render import SHORT, data
 from nodes.policies.trim import printable, trim
 
@@ -33,16 +33,19 @@ _HEADER = re.compile(r"/usr/|\S*/lib/gcc/|\S*/cuda[^:]*/include/")
 _WARNING = re.compile(r"warning|performance loss", re.IGNORECASE)
 
 
-def describe_build(build: Build, facts: DeviceFacts) -> str:
+def describe_build(build: Build, facts: DeviceFacts, note: str = "") -> str:
+    """`note`: what tells it from others that are said beside it."""
     name = build.candidate[:SHORT]
+    about = [data(" ".join(note.split())[:NOTE_CHARS], "note")] if note else []
     if not build.ok:
-        return f"[{name}] COMPILE_ERROR\n{data(trim(build.log, LOG_CHARS), 'compiler')}"
+        log = trim(build.log, LOG_CHARS if not note else LOG_CHARS // 4)
+        return "\n".join([f"[{name}] COMPILE_ERROR", *about, data(log, "compiler")])
     rows = [f"{kernel}: {said}{_occupancy(said, facts)}" for kernel, said in build.resources.items()]
     if facts.device == "cpu" and not any(said not in NOTHING for said in build.resources.values()):
         rows = ["g++ vectorised no loop by itself; what is written in intrinsics it does not count (`profile` does)"]
     lines = printable(build.log).splitlines()
     warnings = [line for line in lines if _WARNING.search(line) and not _HEADER.match(line)]
-    said = [f"[{name}] compiles ({build.seconds:.1f} s)."]
+    said = [f"[{name}] compiles ({build.seconds:.1f} s).", *about]
     if rows:
         said.append(data(_rows(rows), "what the compiler says of each kernel"))
     if warnings:
@@ -82,19 +85,18 @@ def describe_times(
     quick: Quick,
     timings: Sequence[Timing],
     pooled: Sequence[Mapping[str, Pooled]],
-    candidate: str,
-    rivals: Mapping[str, str],
+    sources: Mapping[str, str],
+    mine: str,
     incumbent: str,
 ) -> str:
-    """`pooled`: of each timing, by the rival's name, with the series of earlier calls; `incumbent`: hash of the best so far."""
-    name = candidate[:SHORT]
+    """What was found of the arm `mine`. `sources`: arm -> hash; `pooled`: of each timing, by the other arm's name, with the series of
+    earlier calls; `incumbent`: hash of the best so far."""
+    name = sources[mine][:SHORT]
     if not timings:
         ended = f"{quick.outcome} while it was timed" if quick.outcome else "could not be timed"
         return f"[{name}] {ended}\n{data(trim(quick.reason, LOG_CHARS), 'comparison')}"
     series_s = quick.seconds / max(1, sum(len(series) for found in quick.pairs for series in [*found.values()][:1]))
-    arms = {key: _named(key, of, incumbent) for key, of in rivals.items() if of != candidate} | {
-        "candidate": f"[{name}]"
-    }
+    arms = {key: _named(key, of, incumbent) for key, of in sources.items() if of != sources[mine]} | {mine: f"[{name}]"}
     cpu = bool(quick.spreads) and all(map(_has_cpu, quick.spreads))
     head = ["source", "median us", "least", "middle half", *(["CPU us", "CPU/time"] if cpu else [])]
     rows = [" | ".join([*head, f"[{name}] is so many times as fast, by samples/series"])]

@@ -28,6 +28,7 @@ from nodes.workbench.arguments import (
     ReadArguments,
     SubmitArguments,
     TimeArguments,
+    Variant,
 )
 from nodes.workbench.bench import Workbench
 from tests.graph.test_coding import outside_of_marks
@@ -211,3 +212,38 @@ def test_tune_lines_are_searched_from_the_coders_seat(bench: Workbench, monkeypa
     monkeypatch.setattr(bench.evaluator, "tune", tune)
     found = bench.do(TimeArguments(tune=True, seconds=9), mine)
     assert searched == [9.0] and "STEP=4" in found.text and "0.80x" in found.text and found.outcome is Outcome.PASSED
+
+
+def test_variants_of_a_source_are_built_checked_timed_and_ranked_in_one_call(bench: Workbench) -> None:
+    """The hand of a relay spent an answer on each form of its loop that it wanted to compare."""
+    text = f"#define FORM 1  // tune: 1 2\n{bench.store.get(bench.baseline)}"
+    wrong = Edit(search="scale[r] = step;", replacement="scale[r] = 2 * step;")
+    asked = CompileArguments(
+        source=text,
+        note="the first form",
+        variants=(
+            Variant(define={"FORM": "3"}, note="the third"),
+            Variant(edits=(wrong,), note="the wrong one"),
+            Variant(edits=(Edit(search="step", replacement="step"),)),
+        ),
+        then=("time", "profile"),
+        workloads=("all",),
+    )
+    assert "variant 3 cannot be made" in bench.do(asked, "").text, "the search text occurs several times"
+    broken = Variant(define={"FORM": '1\n#error "no"'})
+    assert "1 lines" in bench.do(asked.model_copy(update={"variants": (broken,)}), "").text
+    broken = Variant(
+        edits=(Edit(search="#define FORM 1", replacement=f'#error "{SHOUT}"\n#define FORM 1'),), note=SHOUT
+    )
+    found = bench.do(asked.model_copy(update={"variants": (*asked.variants[:2], broken)}), "")
+    assert found.outcome is Outcome.PASSED and found.checked and found.gain is not None
+    assert len(found.made) == 4 and found.candidate in found.made[:2], "the fastest of those that are right"
+    assert "#define FORM 3\n" in bench.store.get(found.made[1]), "its number is fixed"
+    assert "INCORRECT" in found.text and "COMPILE_ERROR" in found.text and "submit the baseline" in found.text
+    assert "submit" not in outside_of_marks(found.text)
+    assert f"[{found.candidate[:12]}] is the fastest of the 2 by paired samples" in found.text
+    assert f"[{found.candidate[:12]}] profile" in found.text
+    assert "the first form" in found.text and "the third" in found.text, "who is who"
+    gains = [ledger.trial(bench.store, name).gains for name in found.made]
+    assert all(gains[:2]) and not any(gains[2:]), "what was timed beside the first has its gains, too"
+    assert not ledger.trial(bench.store, found.made[1]).official

@@ -1,0 +1,57 @@
+"""Several forms of one source: how they are made, and what a comparison in which all of them took turns says of each."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping
+
+from harness.judge.quick import Quick
+from nodes.policies.replies import UnfitReply, apply_edits
+from nodes.workbench.arguments import Variant
+
+MINE = "candidate"
+"""The arm of a comparison that the others stand beside (harness/judge/quick.py)."""
+Series = tuple[tuple[float, ...], ...]
+
+
+def make_variant(text: str, variant: Variant) -> str:
+    """The source with other values in its `#define NAME value` lines, then edited. Raises UnfitReply.
+
+    A number that was left open by `// tune:` is fixed by that.
+    """
+    for name, value in variant.define.items():
+        line = re.compile(rf"^([ \t]*#[ \t]*define[ \t]+{re.escape(name)})(?:[ \t].*)?$", re.MULTILINE)
+        found = len(line.findall(text))
+        if found != 1 or "\n" in value:
+            raise UnfitReply(f"{name}: {found} lines of the source are `#define {name} value`, and one must be")
+        text = line.sub(rf"\1 {value.replace(chr(92), chr(92) * 2)}", text)
+    return apply_edits(text, [(edit.search, edit.replacement) for edit in variant.edits])
+
+
+def fastest(quick: Quick, arms: Mapping[str, str]) -> str:
+    """Which of the arms (name -> hash) is fastest, by the paired ratios of all cases."""
+
+    def behind(arm: str) -> float:
+        """How many times as long as the candidate it takes."""
+        if arm == MINE:
+            return 1.0
+        return statistics.geometric_mean(statistics.median(_flat(pairs[arm])) for pairs in quick.pairs)
+
+    return min(arms, key=behind)
+
+
+def beside(pairs: Mapping[str, Series], arm: str) -> dict[str, Series]:
+    """The same series with that arm in the candidate's place: every other one's time over its own."""
+    if arm == MINE:
+        return dict(pairs)
+
+    def over(ratios: Series) -> Series:
+        return tuple(tuple(a / b for a, b in zip(*one, strict=True)) for one in zip(ratios, pairs[arm], strict=True))
+
+    mine = tuple(tuple(1.0 for _ in one) for one in pairs[arm])
+    return {name: over(ratios) for name, ratios in [*pairs.items(), (MINE, mine)] if name != arm}
+
+
+def _flat(series: Series) -> list[float]:
+    return [ratio for one in series for ratio in one]
