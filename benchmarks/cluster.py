@@ -69,7 +69,10 @@ class Overhead:
 
     def __init__(self, engine: Engine) -> None:
         self.seconds: list[float] = []
+        self.rows: list[tuple[float, str, str, float, float]] = []
+        """When it was asked, by which store, what, seconds of the engine and of the worker."""
         self.lock = threading.Lock()
+        self.began = time.monotonic()
         if engine.here:
             return
         ask = engine.ask
@@ -78,8 +81,10 @@ class Overhead:
             start = time.monotonic()
             answer = ask(job, contents, say, began)
             if not isinstance(job.question, CheckToolchain):  # which is answered once a connection
+                own = time.monotonic() - start - answer.seconds
                 with self.lock:
-                    self.seconds.append(time.monotonic() - start - answer.seconds)
+                    self.seconds.append(own)
+                    self.rows.append((start - self.began, job.asker[:8], job.kind, own, answer.seconds))
             return answer
 
         engine.ask = engine.cluster.ask = timed  # a campaign makes an engine of each kind of device
@@ -166,7 +171,7 @@ def campaign(asked: argparse.Namespace) -> None:
         ]  # fmt: skip
         record = {
             "engine": asked.engine, "device": engine.why, "width": width, "opened_s": first - began,
-            "wall_s": time.monotonic() - first, "overhead_s": list(overhead.seconds), "items": items,
+            "wall_s": time.monotonic() - first, "overhead_s": list(overhead.seconds), "questions": list(overhead.rows), "items": items,
         }  # fmt: skip
         write_atomically(asked.out, json.dumps(record, indent=1, default=lambda interval: interval.median))
 
@@ -255,12 +260,41 @@ def compare(asked: argparse.Namespace) -> None:
             f"{len(sure)}; overhead a question: median {statistics.median(overhead) * 1e3:.1f} ms, largest "
             f"{overhead[-1] * 1e3:.1f} ms, {sum(overhead) / len(other['items']) * 1e3:.0f} ms a verdict"
         )
+        if sums[0]:
+            print(f"    {_describe_shares(first, other, sums)}")
+        for line in _by_kind(other):
+            print(f"    {line}")
         for record in (first, other):
             if any("ended_s" in one for one in record["items"]):
                 print(f"    {record['engine']}: {_warm_pace(record)}")
         for one in both:
             if said[one["item"]] != one["said"]:
                 print(f"    {one['item']}: {said[one['item']]} and {one['said']} ({one['speedup']})")
+
+
+def _describe_shares(first: dict, other: dict, sums: tuple[float, float]) -> str:
+    """What of the linear pace is lost where, by the problems that both timed, whichever others each came to."""
+    at_work = [
+        sum(one["seconds"] for one in record["items"]) / record["wall_s"] / record["width"] for record in (first, other)
+    ]
+    slower = sums[0] / sums[1]
+    return (
+        f"by these: a device works {slower:.3f} times as fast as the first's, has a problem for {at_work[1]:.3f} of the time "
+        f"(the first's {at_work[0]:.3f}): {slower * at_work[1] / at_work[0]:.3f} of linear"
+    )
+
+
+def _by_kind(record: dict) -> Iterator[str]:
+    """Milliseconds of engine by question."""
+    kinds: dict[str, list[float]] = {}
+    for _at, _asker, kind, engine_s, _worked_s in record.get("questions", ()):
+        kinds.setdefault(kind, []).append(engine_s * 1e3)
+    count = len(record["items"])
+    for kind, found in sorted(kinds.items(), key=lambda one: -sum(one[1])):
+        yield (
+            f"{kind}: {len(found) / count:.1f} a verdict, median {statistics.median(found):.1f} ms, largest {max(found):.1f} ms, "
+            f"{sum(found) / count:.1f} ms a verdict"
+        )
 
 
 def width(asked: argparse.Namespace) -> None:

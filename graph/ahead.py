@@ -13,6 +13,8 @@ from harness.engines import Cores
 
 CORES_OF_A_PROBLEM = 2
 """Cores that preparing one problem uses: drawing its inputs and torch.export are hardly parallel."""
+CORES_OF_A_DEVICE = 16
+"""Cores for each GPU of a machine: as many problems begin at once as it has such shares."""
 MOST_AHEAD = 6
 """Problems prepared for each that is worked on: what one takes varies a hundredfold."""
 
@@ -24,15 +26,16 @@ class Ahead:
         self, prepare: Callable[[Path], None], waiting: Sequence[Path], spare: Sequence[int], at_once: int
     ) -> None:
         """`prepare` keeps what it finds where the problem's run will look for it; what it raises ends the thread that asked."""
-        self.prepare, self.waiting, self.spare = prepare, deque(waiting), set(spare)
+        self.prepare, self.waiting = prepare, deque(waiting)
         self.lock, self.room, self.closed = (
             threading.Lock(),
             threading.Semaphore(MOST_AHEAD * at_once),
             threading.Event(),
         )
-        count = min(len(self.spare) // CORES_OF_A_PROBLEM or len(self.spare), MOST_AHEAD * at_once)
-        for _ in range(count):
-            threading.Thread(target=self._work, name="ahead", daemon=True).start()
+        count = min(len(spare) // CORES_OF_A_PROBLEM or len(spare), MOST_AHEAD * at_once)
+        for number in range(count):  # each on cores of its own, and with as many threads: else 20 would start 40 each
+            own = set(spare[number::count])
+            threading.Thread(target=self._work, args=(own,), name="ahead", daemon=True).start()
 
     def begins(self, path: Path) -> None:
         """That problem is worked on now: it need not be prepared, or there is room for another."""
@@ -42,8 +45,8 @@ class Ahead:
                 return
         self.room.release()
 
-    def _work(self) -> None:
-        os.sched_setaffinity(0, self.spare)  # of this thread, and of the processes that it starts
+    def _work(self, cores: set[int]) -> None:
+        os.sched_setaffinity(0, cores)  # of this thread, and of the processes that it starts
         while not self.closed.is_set():
             if not self.room.acquire(timeout=0.5):
                 continue
@@ -56,6 +59,22 @@ class Ahead:
     def close(self) -> None:
         """What is being prepared goes on for now, and ends with this process: who interrupts a campaign waits for nothing."""
         self.closed.set()
+
+
+def begin_first(read: Callable[[Path], None], waiting: Sequence[Path]) -> None:
+    """Begin to read the first problems, while the engine is being opened; whoever works on one waits for it where it is not done.
+
+    `read` keeps what it finds in this process.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    count = min(len(waiting), max(1, len(cores) // CORES_OF_A_DEVICE))
+
+    def work(number: int) -> None:
+        os.sched_setaffinity(0, cores[number::count])
+        read(waiting[number])
+
+    for number in range(count):
+        threading.Thread(target=work, args=(number,), name="ahead", daemon=True).start()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
@@ -151,12 +151,18 @@ class Campaign:
         return read_record(self.folder / "campaign.json", CampaignRecord)
 
     def begin(self, asked: CampaignRecord) -> CampaignRecord:
-        """Write the record, or go on with the one that is there. Raises RunError where that one asked for something else."""
+        """Write the record, or go on with the one that is there. Raises what `check` raises."""
+        there = self.check(asked)
+        if there is None:
+            write_atomically(self.folder / "campaign.json", asked.model_dump_json(indent=1))
+        return there or asked
+
+    def check(self, asked: CampaignRecord) -> CampaignRecord | None:
+        """The record that is there. Raises RunError where that one asked for something else, or where a run has the name."""
         if (self.folder / "run.json").exists():
             raise RunError(f"{self.folder} is a run; take another --name for the campaign")
         if not (self.folder / "campaign.json").exists():
-            write_atomically(self.folder / "campaign.json", asked.model_dump_json(indent=1))
-            return asked
+            return None
         there = self.record
         asked_words = {
             "suite": "suite",
@@ -193,14 +199,21 @@ class Campaign:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Raises RunError where another process works on the campaign."""
+        """Raises RunError where another process works on the campaign. A folder in which nothing was begun is removed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
                 fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(f"campaign {self.folder.name} is being worked on by another process") from None
-            yield
+            try:
+                yield
+            finally:
+                if not (self.folder / "campaign.json").exists():
+                    (self.folder / "lock").unlink()
+                    with suppress(OSError):  # it holds something that is not ours
+                        self.folder.rmdir()
         finally:
             os.close(handle)
 

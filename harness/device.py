@@ -39,6 +39,7 @@ def cuda_home() -> Path | None:
     return next((Path(place) for place in places if place and (Path(place) / "bin" / "nvcc").exists()), None)
 
 
+@functools.cache  # every start of a worker asks, and the toolkit has ten thousand files
 def cuda_library() -> str:
     """The toolkit's libcudart, the one that candidates are linked to."""
     home = cuda_home()

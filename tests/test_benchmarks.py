@@ -50,7 +50,10 @@ def test_one_process_beside_two_devices(small, monkeypatch, capsys, tmp_path):
     record = json.loads((tmp_path / "one.json").read_text())
     (item,) = record["items"]
     assert record["width"] == 1 and item["speedup"] and item["said"] in {*cluster.SURE, "UNCLEAR"}
-    more = [item | {"said": "CHEATED"}, *({"item": f"another {at}", "said": "SAME", "speedup": 1} for at in range(3))]
+    more = [
+        item | {"said": "CHEATED"},
+        *({"item": f"another {at}", "said": "SAME", "speedup": 1, "seconds": 1.0} for at in range(3)),
+    ]
     two = record | {"engine": "dask:2", "width": 2, "wall_s": 2 * record["wall_s"], "items": more, "overhead_s": [0.01]}
     (tmp_path / "two.json").write_text(json.dumps(two))
     capsys.readouterr()

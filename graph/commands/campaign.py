@@ -6,7 +6,8 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,8 +21,9 @@ from nodes.options import Chat
 
 if TYPE_CHECKING:
     from graph.ahead import Ahead
-    from graph.campaign import Campaign, ProblemPlan
+    from graph.campaign import Campaign, CampaignRecord, ProblemPlan
     from harness.engines import Engine
+    from kernels.spec import Device
 
 
 EACH = "for every problem (the other options of `run.py --kernel FILE.py`, too)"
@@ -62,21 +64,61 @@ class CampaignCommand(ByProtocol, AsJson, RunsDir, Command):
             )
         if self.samples > 1 and self.each.memory == "on":
             raise RunError("--samples are independent of each other: leave --memory on away, or take one sample")
-        with engine(self.each.place, self.each.device, every=True) as at_work:
-            return _campaign(self, at_work)
+        on = _find_device(self.each)
+        with ExitStack() as stack:
+            # What is wrong with it is said before a cluster opens, which takes half a minute.
+            locked = stack.enter_context(_locked(self, on)) if on else None
+            at_work = stack.enter_context(engine(self.each.place, self.each.device, every=True))
+            found, record = locked or stack.enter_context(_locked(self, at_work.device))
+            return _campaign(self, at_work, found, found.begin(record))
 
 
-def _campaign(asked: CampaignCommand, at_work: Engine) -> int:
+def _find_device(each: EachRequest) -> Device | None:
+    """The device, where it is known before the engine is open. Raises DeviceError."""
+    from harness import device
+
+    return None if each.place.choice().address else device.choose(each.device)[0]
+
+
+@contextmanager
+def _locked(asked: CampaignCommand, on: Device) -> Iterator[tuple[Campaign, CampaignRecord]]:
+    """The campaign, which nobody else works on meanwhile, and what is asked of it. On a GPU its first problems are being read."""
+    from graph import campaign as campaigns
+    from graph.ahead import begin_first
+
+    name, each = asked.name or f"{_suite_name(asked.suite)}-{on}", asked.each.with_(device=on)
+    found = campaigns.Campaign(asked.runs_dir, name)
+    problems = _problems(asked, found.folder)
+    record = campaigns.make_record(name, asked.suite, on, words(each, leave_out=PLACE), problems, asked.samples)
+    found.check(record)
+    with found.lock():
+        if on == "cuda":  # on a CPU a cluster's workers are being timed meanwhile
+            begin_first(
+                partial(_read, each), [path for path in problems if found.entry(campaigns.entry_id(path)) is None]
+            )
+        yield found, record
+
+
+def _read(each: EachRequest, path: Path) -> None:
+    """Describe a problem and draft it by the rules; what is found is kept in this process, what is wrong is said in its turn."""
+    from graph.campaign import UNFIT
+    from graph.choices import policies
+    from harness.problems import pytorch
+    from nodes import drafting
+
+    with suppress(*UNFIT):
+        text = pytorch.describe_ahead(path)
+        if policies(each.with_(kernel=str(path), run_id=""))[0]["drafter"] == "rules":
+            drafting.draft(text, each.device, each.numerics)
+
+
+def _campaign(asked: CampaignCommand, at_work: Engine, found: Campaign, record: CampaignRecord) -> int:
     from graph import campaign as campaigns
     from graph.campaign_live import CampaignDisplay, summary
 
     on = at_work.device
     protocol = asked.protocol or ("both" if on == "cuda" and at_work.here else "ours")
-    each = asked.each.with_(device=on)
-    name = asked.name or f"{_suite_name(asked.suite)}-{on}"
-    found = campaigns.Campaign(asked.runs_dir, name)
-    problems = _problems(asked, found.folder)
-    found.begin(campaigns.make_record(name, asked.suite, on, words(each, leave_out=PLACE), problems, asked.samples))
+    each, problems = asked.each.with_(device=on), record.problems
     stop = None if at_work.here else threading.Event()
     kinds = at_work.kinds()
     drafts = found.folder.resolve() / "ahead"
@@ -84,12 +126,11 @@ def _campaign(asked: CampaignCommand, at_work: Engine) -> int:
         _plan(asked, each, protocol, one, kind if len(kinds) > 1 else "", stop, drafts) for kind, one in kinds.items()
     ]
     out = sys.stderr if asked.as_json else sys.stdout
-    with found.lock():
-        entries = found.entries([plan.kind for plan in plans])
-        display = CampaignDisplay(len(problems) * len(plans) * asked.samples, entries, out, live=not asked.no_live)
-        display.workers = at_work.lines
-        with display.show(), _ahead(found, plans, at_work) as ahead:
-            whole = found.work(plans, display, stop, ahead)
+    entries = found.entries([plan.kind for plan in plans])
+    display = CampaignDisplay(len(problems) * len(plans) * asked.samples, entries, out, live=not asked.no_live)
+    display.workers = at_work.lines
+    with display.show(), _ahead(found, plans, at_work) as ahead:
+        whole = found.work(plans, display, stop, ahead)
     if not whole:
         print("interrupted; give the same command to go on", file=sys.stderr)
         sys.stderr.flush()

@@ -27,6 +27,7 @@ from harness.cluster.places import ClusterPlace
 from harness.cluster.scheduler import configure
 from harness.device import DeviceError
 from harness.jobs import EvaluationServer, Job, JobAnswer, words
+from harness.processes.fork_server import get_fork_server
 from harness.store import digest, write_atomically
 from kernels.spec import Frozen
 
@@ -296,6 +297,9 @@ def run(orders: Orders, security: Security | None) -> None:
     os.sched_setaffinity(0, orders.place.cores)
     os.environ["TMPDIR"] = tempfile.tempdir = orders.folder
     here = _here = Here(orders)
+    if orders.place.gpu:
+        with suppress(ImportError):  # `look` says so
+            get_fork_server("cuda", libraries=True)  # it imports torch meanwhile; a first problem would wait for that
     here.look()
     threading.Thread(target=here.watch, name="stall", daemon=True).start()
 

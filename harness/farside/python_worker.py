@@ -629,6 +629,9 @@ def fork(request: dict[str, Any], fds: list[int]) -> int:
         tempfile.tempdir = (
             None  # a package that asked for it at its import (dill) has had the fork server's kept for all
         )
+        torch = sys.modules.get("torch")
+        if torch is not None and request["threads"] < torch.get_num_threads():  # whoever asks has a few cores only
+            torch.set_num_threads(request["threads"])
         PythonRequestLoop(socket.socket(fileno=channel)).serve()
         code = 0
     finally:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -599,7 +599,7 @@ def open_problem(path: Path, on: Device, *, memory_bytes: int | None = None) -> 
     path, source = read(path)
     box = Box(on)
     try:
-        description = _described.get(source.module, lambda: source.check_answer(box.describe(source.module, path)))
+        description = _describe(path, source, box)
         token = digest(source.module)[:16]
         most_bytes = (memory_bytes or devices.memory_bytes(on)) // JUDGING_FACTOR
         spec = source.spec(description, token, most_bytes=most_bytes)
@@ -607,6 +607,18 @@ def open_problem(path: Path, on: Device, *, memory_bytes: int | None = None) -> 
         box.close()
         raise
     return reopen(path, source, description, spec, on, box)
+
+
+def _describe(path: Path, source: Import, box: Box) -> Description:
+    return _described.get(source.module, lambda: source.check_answer(box.describe(source.module, path)))
+
+
+def describe_ahead(path: Path) -> str:
+    """Describe a problem before its device is known; whoever opens it finds that done. The text of its module. Raises KernelError."""
+    path, source = read(path)
+    with closing(Box("cpu")) as box:
+        _describe(path, source, box)
+    return source.module
 
 
 def reopen(

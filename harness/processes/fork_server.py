@@ -89,7 +89,8 @@ class ForkServer:
         # Everything of the environment that is not the fork server's own but the worker's: what lies in its folder.
         own = sandbox.clean_environment(str(folder))
         environment = {name: value for name, value in own.items() if value.startswith(str(folder))}
-        request = json.dumps({"environment": environment, "folder": str(folder)}).encode()
+        asked = {"environment": environment, "folder": str(folder), "threads": len(os.sched_getaffinity(0))}
+        request = json.dumps(asked).encode()
         try:
             with self.lock:
                 if not self.ready:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
@@ -72,15 +74,24 @@ def _passing(allowed: TesterAnswer, answer: TesterAnswer, source: str, context: 
 def _allowed(answer: TesterAnswer, settings: Settings, context: Context) -> TesterAnswer:
     """The proposed sizes that the spec allows, and the evaluator with them."""
     evaluator, allowed = context.evaluator, TesterAnswer(reasons=answer.reasons)
+    proposed: dict[str, Workload] = {}
+    known = {one.label for one in context.kernel.spec.workloads}
     for workload in answer.workloads:
         added = workload.model_copy(update={"held_out": False})
         if settings.dtypes and added.dtype not in settings.dtypes:
             context.say("tester", f"not added: {added.label}: this run is restricted to {', '.join(settings.dtypes)}")
-            continue
+        elif added.label in known or added.label in proposed:
+            context.say("tester", f"not added: {added.label} is in the suite already")
+        else:
+            proposed[added.label] = added
+    every = tuple(proposed.values())
+    with suppress(ValueError):  # which of them is refused is found out one by one
+        if len(every) > 1:  # a cluster answers one question sooner than several
+            evaluator.extend(every, allowed.values)
+            return allowed.model_copy(update={"workloads": every})
+    for added in every:
         more = allowed.model_copy(update={"workloads": (*allowed.workloads, added)})
         try:
-            if added.label in {known.label for known in (*context.kernel.spec.workloads, *allowed.workloads)}:
-                raise ValueError(f"{added.label} is in the suite already")
             evaluator.extend(more.workloads, more.values)
             allowed = more
         except ValueError as error:

@@ -6,6 +6,7 @@ import html
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,35 @@ def test_two_processes_do_not_share_a_campaign(tmp_path: Path):
     with found.lock():
         done = forked.run(code, tmp_path)
     assert done.returncode == 1 and "being worked on by another process" in done.stderr
+
+
+def test_a_campaign_that_is_worked_on_is_refused_before_a_cluster_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from graph.commands import campaign as command
+    from harness.options import from_words
+
+    def open_engine(*_words, **_more):
+        raise AssertionError("an engine was opened")
+
+    monkeypatch.setattr(command, "engine", open_engine)
+    words = ["--suite", "starter", "--device", "cpu", "--engine", "dask", "--name", "c", "--runs-dir", str(tmp_path)]
+    asked = from_words(command.CampaignCommand, words)
+    code = "import sys; from pathlib import Path; from graph.campaign import Campaign\nwith Campaign(Path(sys.argv[1]), 'c').lock(): print(1, flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    assert other.stdout is not None and other.stdout.readline()
+    with pytest.raises(RunError, match="being worked on by another process"):
+        asked.go()
+    other.communicate(b"\n")
+    assert not (tmp_path / "c").exists()  # nothing was begun
+    Campaign(tmp_path, "c").begin(make_record("c", "starter", "cpu", ["--rounds", "1"], [tmp_path / "1_A.py"]))
+    with pytest.raises(RunError, match="with other"):
+        asked.go()
 
 
 def test_a_defect_of_ours_costs_one_problem(tmp_path: Path):

@@ -43,28 +43,37 @@ spec = importlib.util.spec_from_file_location("python_worker", sys.argv[1])
 python_worker = importlib.util.module_from_spec(spec); spec.loader.exec_module(python_worker)
 tempfile.gettempdir()  # as packages do that torch imports where they are installed
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.gettempdir()  # as torch's compiler does
+class Torch:
+    threads = 40
+    def get_num_threads():
+        return Torch.threads
+    def set_num_threads(count):
+        Torch.threads = count
 class Says:
     def __init__(self, channel):
         pass
     def serve(self):
-        os.write(1, f"{tempfile.gettempdir()} {os.environ.get('TORCHINDUCTOR_CACHE_DIR')}".encode())
+        os.write(1, f"{tempfile.gettempdir()} {os.environ.get('TORCHINDUCTOR_CACHE_DIR')} {Torch.threads}".encode())
 python_worker.PythonRequestLoop = Says
 channel, _ours = socket.socketpair()
 said, log = os.pipe()
-pid = python_worker.fork({"folder": sys.argv[2], "environment": {"TMPDIR": sys.argv[2]}}, [channel.fileno(), log, log])
+sys.modules["torch"] = Torch
+asked = {"folder": sys.argv[2], "environment": {"TMPDIR": sys.argv[2]}, "threads": 3}
+pid = python_worker.fork(asked, [channel.fileno(), log, log])
 os.close(log)
 print(os.read(said, 4096).decode(), os.waitpid(pid, 0)[1])
 """
 
 
-def test_a_worker_s_temporary_files_lie_in_its_own_folder(tmp_path: Path) -> None:
+def test_a_worker_s_temporary_files_lie_in_its_own_folder_and_its_threads_are_few(tmp_path: Path) -> None:
     """Elsewhere the box refuses them: what Triton and torch.compile make first of all."""
     command = [sys.executable, "-I", "-c", FORKS, str(fork_server.FAR_SIDE), str(tmp_path)]
     clean = {
         "PATH": os.environ["PATH"]
     }  # as the fork server's is: what runs the tests may have imported torch's compiler
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean)
-    assert done.stdout.split() == [str(tmp_path), "None", "0"], done.stderr[-2000:]
+    # With as many threads as whoever asks has cores.
+    assert done.stdout.split() == [str(tmp_path), "None", "3", "0"], done.stderr[-2000:]
 
 
 IMPORTS = """

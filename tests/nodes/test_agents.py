@@ -266,6 +266,24 @@ def test_the_compiler_is_asked_ahead_for_the_sizes_that_there_will_be(
     assert asked == [sizes, sizes[:1]]
 
 
+def test_sizes_that_are_all_allowed_are_one_question(tmp_path: Path) -> None:
+    sizes = tuple(Workload(axes={"n": n}, dtype="float32") for n in (5, 6, 7))
+    bench = Bench(tmp_path, Fixed(tests=roles.TesterAnswer(workloads=sizes)))
+    honest, asked, refused = bench.evaluator.extend, [], set()
+
+    def extend(workloads, values):
+        asked.append(len(workloads))
+        if refused & {workload.axes["n"] for workload in workloads}:
+            raise ValueError("no such size")
+        honest(workloads, values)
+
+    bench.evaluator.extend = extend  # type: ignore[method-assign]
+    assert node_tester(bench.state, bench.runtime)["tests"].workloads == sizes and asked == [3]
+    refused.add(6)
+    assert node_tester(bench.state, bench.runtime)["tests"].workloads == (sizes[0], sizes[2])
+    assert bench.said == ["not added: no such size"]
+
+
 def test_of_a_validators_error_its_own_words_are_said(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Fixed(tests=roles.TesterAnswer(workloads=(Workload(axes={"n": 5}, dtype="float32"),))))
 
