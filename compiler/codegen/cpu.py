@@ -205,7 +205,8 @@ class CpuText(Text):
             if window.by is None or at in _places(window.by[0]):
                 continue
             scope = Scope(0, top)
-            begin = Window(window.buffer, window.base.subs(at, 0), 1, window.by)
+            first = {at: 0} | ({loop: 0 for loop, _ in self.kernel.inner} if self.level(window.by[0]) == 1 else {})
+            begin = Window(window.buffer, window.base.subs(first), 1, window.by)
             place = self.address(begin, scope, Printer(self, scope, [window.by[0]], {}))
             row = index_text(sympy.expand(length * self.width * window.buffer.dtype.itemsize))
             made = [*scope.lines, f"prefetch_row({place}, {row});"]

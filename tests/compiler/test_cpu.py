@@ -214,6 +214,16 @@ def test_rows_of_bags_are_read_whole_and_the_next_bags_are_asked_for(tmp_path):
         assert run(kernel.spec, kernel, library, sized, 1) == "", sized.label
 
 
+def test_a_state_that_a_slot_names_is_asked_for_ahead_outside_of_the_loop_over_its_rows(tmp_path):
+    """What it asked for named the loop's variable, so that g++ refused the text."""
+    kernel = catalog.load("gated_delta_rule_step")
+    made = source(kernel.spec, (kernel.folder / "reference.py").read_text(), device="cpu")
+    assert "prefetch_row(state" in made
+    library = built(made, tmp_path)
+    sized = min(kernel.spec.suite("cpu"), key=kernel.spec.read_bytes)
+    assert run(kernel.spec, kernel, library, sized, 1) == "", sized.label
+
+
 def test_square_roots_go_in_vectors(tmp_path):
     text = "#define STREAM 0\n#define PARALLEL_FROM 1\n" + PRELUDE.read_text()
     text += (
