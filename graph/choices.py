@@ -24,7 +24,7 @@ from harness.store import digest
 from kernels import catalog
 from kernels.catalog import Kernel
 from nodes import agents
-from nodes.options import ROLES, Role, RunOptions
+from nodes.options import ROLES, Role, RunOptions, StopRule
 from nodes.state import Settings
 
 Missing = Callable[[ModuleType], str]
@@ -34,6 +34,10 @@ TUNE_S = {"cuda": 8.0, "cpu": 4.0}
 
 TOOL_S = {"cuda": 240.0, "cpu": 120.0}
 """A compilation takes seconds with nvcc, Nsight Compute up to half a minute."""
+
+
+ENOUGH_S = 30.0
+"""What rules find first they find soon; later rounds bring a tenth or nothing, and each takes as long (docs/results.md)."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def choose(request: RunRequest, engine: Engine | None = None, command: str = "")
     policy, why_policy = policies(request)
     known = request.kernel in catalog.names()
     settings = Settings(
-        **{name: getattr(request, name) for name in RunOptions.model_fields},
+        **{name: getattr(request, name) for name in RunOptions.model_fields if name != "stop"},
         run_id=valid_id(request.run_id) if request.run_id else new_id(kernel.spec.name),
         kernel=request.kernel if known else str(kernel.folder),
         device=on,
@@ -93,9 +97,18 @@ def choose(request: RunRequest, engine: Engine | None = None, command: str = "")
         command=command,
         draft=digest(draft) if draft else "",
         compare=choose_compile_modes(request.compare, kernel, on),
+        stop=_stop_rule(request, set(policy.values())),
         engine=place,
     )
     return Choice(kernel, settings, source, draft)
+
+
+def _stop_rule(request: RunRequest, answering: set[str]) -> StopRule:
+    """A first look where rules answer and nobody said how long."""
+    said = request.stop.model_fields_set | request.budget.model_fields_set
+    if answering != {"rules"} or said & {"rounds", "seconds", "patience", "enough_seconds"}:
+        return request.stop
+    return request.stop.model_copy(update={"enough_seconds": ENOUGH_S})
 
 
 def choose_compile_modes(asked: Sequence[str], kernel: Kernel, on: str) -> tuple[str, ...]:

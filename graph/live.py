@@ -269,8 +269,10 @@ def changes(before: State, after: State) -> list[tuple[str, str]]:
     said: list[tuple[str, str]] = []
     if "settings" in after and "settings" not in before:
         settings = after["settings"]
+        enough = settings.stop.enough_seconds
         limits = ", ".join(
             [
+                *([f"none begun after {duration(enough)} once something is faster"] if enough is not None else []),
                 *([duration(settings.budget.seconds)] if settings.budget.seconds is not None else []),
                 *([f"{settings.budget.tokens:,} tokens"] if settings.budget.tokens is not None else []),
                 *([f"${settings.budget.money_usd:.2f}"] if settings.budget.money_usd is not None else []),

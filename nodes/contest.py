@@ -49,7 +49,7 @@ def contest(state: State, runtime: Runtime[Context]) -> dict:
 
 def _ended(state: State) -> bool:
     """Nothing more is wanted, or there is no time for it."""
-    return next_stop(state) in (Stop.LIGHT, Stop.SECONDS)
+    return next_stop(state) in (Stop.LIGHT, Stop.SECONDS, Stop.ENOUGH)
 
 
 def promise(attempt: Attempt, incumbent: Incumbent) -> float:

@@ -30,6 +30,10 @@ class StopRule(Options):
     """Most rounds of plan, code, check and time."""
     patience: Annotated[int | None, Option(usual="half of --rounds, at least 3")] = Field(default=None, ge=1)
     """Stop after so many rounds without a gain."""
+    enough_seconds: Annotated[
+        float | None, Option(name="enough", usual="30 where rules answer and neither --rounds nor --seconds is given")
+    ] = Field(default=None, ge=0)
+    """With something FASTER, begin no round after so many seconds of work."""
     light_fraction: Annotated[float, Option("SHARE", "light")] = Field(default=0.97, gt=0, le=1.5)
     """Stop at this share of the speed of light ."""
 

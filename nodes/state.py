@@ -27,6 +27,7 @@ class Stop(Enum):
 
     ROUNDS = "rounds"
     PLATEAU = "plateau"
+    ENOUGH = "first look: --rounds 5 searches on"
     LIGHT = "speed of light"
     EXHAUSTED = "nothing left to try"
     SECONDS = "budget: seconds"
@@ -63,7 +64,9 @@ class Settings(RunOptions):
     """The command line that does the same again."""
 
     def with_changes(self, **fields: Any) -> Settings:
-        """With other values of those fields; one of a group is named without it."""
+        """With other values of those fields; one of a group is named without it. More rounds asked for are no first look."""
+        if "rounds" in fields:
+            fields = {"enough_seconds": None} | fields
         return Settings.model_validate(dict(self) | fields)
 
 

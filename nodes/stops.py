@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.records import Verdict, sol_by_cache
+from harness.records import Comparison, Verdict, sol_by_cache
 from nodes.options import StopRule
 from nodes.roles import Standing
 from nodes.state import Spent, State, Stop
@@ -46,7 +46,17 @@ def next_stop(state: State) -> Stop | None:
         return Stop.ROUNDS
     if state["stale_rounds"] >= _patience(rule):
         return Stop.PLATEAU
+    if rule.enough_seconds is not None and state["round"] and _is_faster(state):
+        spent = state.get("spent", Spent()).seconds
+        if spent >= rule.enough_seconds:
+            return Stop.ENOUGH
     return budget_stop(state)
+
+
+def _is_faster(state: State) -> bool:
+    """Whether something was found that is clearly faster than what the run began with."""
+    suite = state["incumbent"].verdict.suite
+    return state["incumbent"].round > 0 and suite is not None and suite.comparison is Comparison.FASTER
 
 
 def _patience(rule: StopRule) -> int:

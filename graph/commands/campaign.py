@@ -30,7 +30,7 @@ EACH = "for every problem (the other options of `run.py --kernel FILE.py`, too)"
 PLACE = ("engine", "device_model", "tls", "insecure")
 """A campaign may go on elsewhere."""
 UNLISTED = (
-    "dtypes", "exact", "patience", "light_fraction", "fallback", "review", "coder", "turns", "tool_seconds", "device_model", "tls",
+    "dtypes", "exact", "patience", "enough_seconds", "light_fraction", "fallback", "review", "coder", "turns", "tool_seconds", "device_model", "tls",
     "insecure", "sandbox", "repairs", "tune_seconds", "own_kernels", "agents",
     *(name for name in Chat.model_fields if name != "models"),
 )  # fmt: skip

@@ -29,6 +29,9 @@ lived, by 3 to 11 %, nine of them cold; of 216 cases that were timed twice one s
 UNLIKE = 1.15
 """Quotient of a workload's cold and hot ratios from which on FASTER is timed once more, and SLOWER always is: two of 54
 comparisons of a binary with itself on an H200 were SLOWER, by 23 and 34 %, cold and not hot."""
+BEYOND_CHANCE = 2.0
+"""Where all of a workload's intervals lie above it, cold and hot, neither is timed once more for being unlike: what chance has said was a
+third, and no more of it takes FASTER away."""
 RIVAL_TRIES = 3
 """Comparisons in fresh processes before a rival that fails ends the run: a busy machine has accused an incumbent
 once; a baseline that fails thrice has a fault."""
@@ -388,8 +391,9 @@ def _find_far_off(
     found = set()
     for at, (workload, _, on) in enumerate(cases):
         said = _said(session, gains[at])
-        others = [gains[i].median for i, (what, _, where) in enumerate(cases) if (what, where) == (workload, on)]
-        unlike = max(others) > UNLIKE * min(others)
+        states = [gains[i] for i, (what, _, where) in enumerate(cases) if (what, where) == (workload, on)]
+        others = [gain.median for gain in states]
+        unlike = max(others) > UNLIKE * min(others) and min(gain.low for gain in states) <= BEYOND_CHANCE
         if said is Comparison.SLOWER or (said is Comparison.FASTER and unlike):
             found.add(at)
     return found

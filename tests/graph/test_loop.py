@@ -236,6 +236,14 @@ def test_stops_where_the_planner_sees_nothing_left(tmp_path: Path) -> None:
     assert ending.result.stop_reason == "nothing left to try" and ending.result.improved
 
 
+def test_a_first_look_ends_with_something_faster_and_not_before(tmp_path: Path) -> None:
+    sources = {1: ["speed 1.0"], 2: ["speed 1.3"], 3: ["speed 2.0"]}
+    ending = run(tmp_path / "short", Script(sources), rounds=3, enough_seconds=1e-6)
+    assert ending.result.stop_reason.startswith("first look") and len(ending.result.attempts) == 2
+    ending = run(tmp_path / "long", Script(sources), rounds=3, enough_seconds=3600)
+    assert ending.result.stop_reason == "rounds" and len(ending.result.attempts) == 3
+
+
 def test_stops_at_the_speed_of_light(tmp_path: Path) -> None:
     ending = run(tmp_path, Script({1: ["speed 5.0"], 2: ["speed 6.0"]}), light_fraction=0.95)
     assert ending.result.stop_reason == "speed of light" and len(ending.result.attempts) == 1

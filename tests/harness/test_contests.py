@@ -248,6 +248,17 @@ def test_what_is_far_faster_in_one_state_of_the_cache_is_timed_again(tmp_path: A
     assert [one.timing.comparison for one in found] == ["UNCLEAR", "SAME", "FASTER", "FASTER"]
 
 
+def test_what_gains_more_than_twice_in_each_state_of_the_cache_is_timed_once(tmp_path: Any) -> None:
+    """Chance has said a third; of 5x and 3x it does not make anything else than FASTER."""
+    cases: list[comparisons.Case] = [(WORKLOAD, cache, "plain") for cache in ("cold", "hot")]
+    session = Paper(Store(tmp_path), baseline=[10.0] * 2, candidate=[2.0, 3.3])
+    found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
+    assert session.asked == cases and [one.timing.comparison for one in found] == ["FASTER", "FASTER"]
+    session = Paper(Store(tmp_path), baseline=[10.0] * 4, candidate=[2.0, 5.1, 2.0, 5.1])
+    comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
+    assert session.asked == cases * 2, "1.96x in one of them"
+
+
 def test_a_rival_that_fails_gets_a_fresh_process_twice_and_the_candidate_none(tmp_path: Any) -> None:
     fault, late = ArmFailure("baseline", Outcome.TIMEOUT, "20 s"), ArmFailure("candidate", Outcome.CHEATED, "early")
     session = Paper(Store(tmp_path), baseline=[fault, fault, 10.0], candidate=[5.0])
