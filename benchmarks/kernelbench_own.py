@@ -8,7 +8,8 @@ Each draft is a file of its own (`run.py export`'s form) and judged by `eval_ker
 correctness trials, 100 timed calls, float32, torch's TF32 defaults. Afterwards torch.compile's default is timed by `measure_ref_program_time`
 on those that are right, in the seed's order, and the draft and eager again beside it, so that a later machine may do that, of another model, too;
 with `--mode max-autotune` that mode, with `--sample N` the first N of that order alone (a run into a folder whose rows are there judges nothing anew).
-What max-autotune times while it compiles needs the GPU: all are compiled into torch's cache first, for at most TUNING of --seconds, before the first is timed.
+What max-autotune times while it compiles needs the GPU: all are compiled into torch's cache first, for at most TUNING of --seconds, before the first is timed;
+who has not compiled by then has no row and is asked again by a later run.
 Its evaluation runs unchanged, with these turns around it:
 
 - Drafts are made and compiled side by side while GPUs judge those that are ready. A judge is a fork of this process, which has torch imported.
@@ -92,7 +93,7 @@ class Problem:
     alone: bool = False
     """It ran out of memory beside others."""
     tuned: bool = False
-    """max-autotune's choices are in torch's cache, or it has had its time."""
+    """What max-autotune has compiled is in torch's cache."""
     prepared: dict[str, Any] | None = None
     row: dict[str, Any] | None = None
     place: float = 0.0
@@ -206,6 +207,7 @@ class Session:
         self.options, self.problems, self.machine, self.deadline = options, problems, machine, deadline
         self.out: Path = options.out.resolve()
         self.began = time.monotonic()
+        self.tuning_ends = self.began + TUNING * (deadline - self.began)
         self.works: list[Work] = []
         self.to_compile: list[Problem] = []
         cores = machine.cores if machine else len(os.sched_getaffinity(0))
@@ -231,9 +233,8 @@ class Session:
             key=lambda problem: problem.place - LEAD * (problem.level == 3),
         )
         waiting += self.without_time()
-        tuning_ends = self.began + TUNING * (self.deadline - self.began)
         while time.monotonic() < self.deadline:
-            self.reap(tuning_ends)
+            self.reap()
             while waiting and sum(work.kind == "prepare" for work in self.works) < self.builders:
                 self.start("prepare", waiting.pop(0))
             if self.machine:
@@ -254,13 +255,14 @@ class Session:
         judge = [one for one in self.problems if one.prepared and not one.row and one not in busy]
         if judge or any(one.row is None and one not in busy for one in self.problems):
             return [("judge", one) for one in judge]
-        if self.options.mode == "max-autotune":
+        if self.options.mode == "max-autotune" and time.monotonic() < self.tuning_ends:
             tune = [one for one in self.without_time() if not one.tuned]
             if any(one not in busy for one in tune):
                 return [("tune", one) for one in tune if one.prepared and one not in busy]
             if tune:
                 return []
-        return [("compile", one) for one in self.without_time() if one.prepared and one not in busy]
+        rest = [one for one in self.without_time() if one.tuned or self.options.mode != "max-autotune"]
+        return [("compile", one) for one in rest if one.prepared and one not in busy]
 
     def without_time(self) -> list[Problem]:
         """The right ones that torch.compile is still to be timed beside."""
@@ -309,12 +311,10 @@ class Session:
         limit_s = BUILD_S if kind == "prepare" else self.options.limit
         self.works.append(Work(kind, problem, process, answer, time.monotonic(), limit_s, gpu))
 
-    def reap(self, tuning_ends: float) -> None:
-        if time.monotonic() > tuning_ends:
-            for problem in self.to_compile:
-                problem.tuned = True
+    def reap(self) -> None:
         for work in list(self.works):
-            late = time.monotonic() - work.began > work.limit_s or (work.kind == "tune" and work.problem.tuned)
+            late = time.monotonic() - work.began > work.limit_s
+            late |= work.kind == "tune" and time.monotonic() > self.tuning_ends
             if work.process.is_alive() and not late:
                 continue
             work.process.kill()
@@ -324,7 +324,11 @@ class Session:
             if work.answer.is_file():
                 answer = json.loads(work.answer.read_text())
             else:
-                why = f"no answer in {work.limit_s:.0f} s" if late else f"the process died ({work.process.exitcode})"
+                why = (
+                    f"no answer in {min(seconds, work.limit_s):.0f} s"
+                    if late
+                    else f"the process died ({work.process.exitcode})"
+                )
                 answer = {"why": why}
             self.take(work, answer | {"seconds": seconds})
 
@@ -344,6 +348,8 @@ class Session:
             problem.alone = True
         elif work.kind == "tune":
             problem.tuned = True
+            if answer["why"]:  # it would compile while others wait to be timed
+                self.to_compile.remove(problem)
             self.say(f"{problem.name}: {answer['why'] or 'compiled'}, {answer['seconds']:.0f} s")
         elif work.kind == "judge":
             prepared = problem.prepared or {}
