@@ -131,6 +131,8 @@ class Folder:
         """Numbers of the spec that no call has given."""
         self.extent_of: dict[str, str] = {}
         """Parameters that are written into the call as an expression of sizes."""
+        self.shapes: dict[str, tuple[str, ...]] = {}
+        """Tensor -> its extents as expressions of the axes."""
         self.order = self._order()
 
     # --- arguments ---------------------------------------------------------------------------------------------------
@@ -386,6 +388,7 @@ class Folder:
             self.extents.take(f"{name}_{dim}", tuple(tensor.shape[dim] for tensor in tensors))
             for dim in range(tensors[0].dim())
         ) or ("1",)
+        self.shapes[seen] = shape
         role = (
             "inout"
             if seen in self.first.both and seen in self.first.outputs
@@ -681,6 +684,7 @@ class Folder:
                 if one is None or isinstance(one, str | torch.dtype | tuple | list) or names.get(seen) in self.extent_of
             }
             lines = [
+                *self._buffers(names, more),
                 *(f"    {old} = {new}" for old, new in renamed.items() if new in given[old]),
                 *(f"    {seen} = {self._held(seen, more)}" for seen in held),
                 *lines,
@@ -711,6 +715,21 @@ class Folder:
             + "}\n"
         )
         (self.to / "reference.py").write_text(text)
+
+    def _buffers(self, names: dict[str, str], more: set[str]) -> Iterator[str]:
+        """Lines that make the tensors which the function of what is right is handed to write into."""
+        call = self.first
+        inputs = [seen for seen, _ in self.order if seen in call.tensors and seen not in call.outputs]
+        lead = next((one for one in inputs if call.tensors[one].is_floating_point()), "")
+        for seen in call.outputs:
+            if seen in call.both or seen not in call.strides:
+                continue
+            shape = self.shapes[seen]
+            more |= {word for one in shape for word in re.findall(r"[a-z_]\w*", one)}
+            floats = call.tensors[seen].is_floating_point()
+            dtype = f"{names[lead]}.dtype" if floats and lead else f"torch.{_dtype(call.tensors[seen])}"
+            beside = f", device={names[inputs[0]]}.device" if inputs else ""
+            yield f"    {seen} = torch.empty(({', '.join(shape)},), dtype={dtype}{beside})"
 
     def _held(self, seen: str, more: set[str]) -> str:
         """Python of what no spec holds, in the reference: dtypes and sizes as they go with the workload's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import inspect
@@ -211,7 +212,14 @@ def _understood(watcher: CallWatcher, call: KernelCall) -> SeenCall:
             results[name] = writer.write(expected)
         except CaptureError as error:
             fault = fault or f"what {name} is compared with was not written down: {error}"
-    both = [name for name in outputs if name in writer.used or (name in call.before and name not in call.empty)]
+    # What was handed in with values and is compared as a whole is read only if the steps of what is expected read it.
+    whole = {name for name, one in call.expected if name in tensors and one.numel() == tensors[name].numel()}
+    whole = set() if fault else whole
+    both = [
+        name
+        for name in outputs
+        if name in writer.used or (name in call.before and name not in call.empty and name not in whole)
+    ]
     for name in call.empty - set(outputs):
         if name in tensors:
             outputs.append(name)
@@ -227,6 +235,7 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
     if not arguments:
         raise CaptureError("say by --args FILE.py:FUNCTION what it is called with")
     function, make = _named(target), _named(arguments)
+    read: set[str] = set()
     made = make()
     made = [made] if isinstance(made, tuple | dict) else list(made)
     calls: list[SeenCall] = []
@@ -255,6 +264,8 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         ]
         outputs = [value for value in outputs if all(value is not tensors[name] for name in changed)]
         names = ["out" if len(outputs) == 1 else f"out_{at}" for at in range(len(outputs))]
+        after = {name: tensors[name] for name in changed}
+        read |= {name for name in changed if _reads(function, bound, lists, before, name, after, outputs)}
         numbers = {name: value for name, value in bound.arguments.items() if name not in tensors and name not in lists}
         calls.append(
             SeenCall(
@@ -264,10 +275,13 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         )  # fmt: skip
     if not calls or not calls[0].outputs:
         raise CaptureError(f"{target} returned no tensor and changed none")
+    for call in calls:
+        call.both = [name for name in call.both if name in read]
     own = inspect.unwrap(function)
     text = write_standalone(own)
     first = calls[0]
-    returns = [name for name in first.outputs if name not in first.both]
+    handed = [name for name in first.outputs if name in first.strides]
+    returns = [name for name in first.outputs if name not in handed]
     passed = ", ".join(
         f"{name}={name}" if parameter.kind is parameter.KEYWORD_ONLY else name
         for name, parameter in signature.parameters.items()
@@ -276,6 +290,37 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
     lines += [f"    {name} = {str(held).replace(chr(39), '')}" for name, held in first.lists.items()]
     lines.append(f"    {', '.join(returns) + ' = ' if returns else ''}{own.__name__}({passed})")
     return calls, text + "\n\n" + "\n".join(lines), []
+
+
+def _reads(
+    function: Callable[..., Any], bound: inspect.BoundArguments, lists: dict[str, Any], before: dict[str, torch.Tensor],
+    name: str, after: dict[str, torch.Tensor], returned: list[torch.Tensor],
+) -> bool:  # fmt: skip
+    """Whether what the function makes depends on what `name`, which it writes, held before, or leaves some of it."""
+    import torch
+
+    fresh = {key: value.clone() for key, value in before.items()}
+    if fresh[name].is_floating_point() or fresh[name].is_complex():
+        fresh[name] = torch.full_like(before[name], float("nan"))
+    else:
+        fresh[name] = ~before[name]
+
+    def again(key: str, value: Any, named: Any) -> Any:
+        if isinstance(named, list):
+            return type(value)(again(key, one, inner) for one, inner in zip(value, named, strict=True))
+        return fresh.get(named, value)
+
+    call = copy.copy(bound)
+    call.arguments = {key: again(key, value, lists.get(key, key)) for key, value in bound.arguments.items()}  # type: ignore[assignment]
+    try:
+        made = function(*call.args, **call.kwargs)
+    except Exception:  # noqa: BLE001, whoever cannot bear other values reads them
+        return True
+    outputs = [one for one in (made if isinstance(made, tuple | list) else [made]) if isinstance(one, torch.Tensor)]
+    outputs = [one for one in outputs if all(one is not fresh[key] for key in after)]
+    pairs = [*((after[key], fresh[key]) for key in after), *zip(returned, outputs, strict=True)]
+    wide = torch.complex128  # takes every dtype, and no NaN is equal to another
+    return not all(torch.equal(one.to(wide), other.to(wide)) for one, other in pairs)
 
 
 def _named_tensors(name: str, value: Any, tensors: dict[str, torch.Tensor]) -> Any:

@@ -61,7 +61,7 @@ def test_add_norm(tokens, hidden):
     w = torch.ones(hidden, device="cuda") * 0.5 + torch.rand(hidden).cuda()
     expected, expected_residual = Norm(w)(x, residual)
     ours = residual.clone()
-    out = torch.empty_like(x)
+    out = torch.zeros_like(x)
     ops.add_norm(out, ours, x, w, 1e-5)
     torch.testing.assert_close(out, expected, atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(ours, expected_residual)
@@ -139,6 +139,45 @@ def test_a_function_with_arguments_becomes_a_folder(tmp_path: Path) -> None:
         ("n", "Scalar"),
     ] and said
     assert spec.tensors[0].role == "inout" and spec.tensors[0].shape == ("x_0", "8")
+
+
+WRITES = """
+import torch
+
+
+def right(out, kept, x, slots, scale, count):
+    out.copy_(x * scale)  # only written
+    kept[slots] = x  # some of it stays
+
+
+def arguments():
+    return [
+        (torch.empty(n, 8), torch.randn(m, 8), torch.randn(n, 8), torch.randperm(m)[:n], 0.5, n)
+        for n, m in ((300, 700), (30, 50))
+    ]
+"""
+
+
+def test_what_is_only_written_is_an_output_and_what_keeps_some_of_it_is_not(tmp_path: Path) -> None:
+    (tmp_path / "writes.py").write_text(WRITES)
+    (tmp_path / "writes.cpp").write_text(
+        "#include <cstdint>\nvoid put(float* out, float* kept, const float* x, const int64_t* slots, float scale, int count) {\n"
+        "  for (int i = 0; i < 8 * count; ++i) out[i] = x[i] * scale;\n"
+        "  for (int i = 0; i < 8 * count; ++i) kept[slots[i / 8] * 8 + i % 8] = x[i];\n}\n"
+    )
+    to = tmp_path / "made"
+    list(
+        bring(
+            f"{tmp_path}/writes.py:right",
+            tmp_path / "writes.cpp",
+            "put",
+            to,
+            arguments=f"{tmp_path}/writes.py:arguments",
+        )
+    )
+    assert [one.role for one in catalog.load(str(to)).spec.tensors] == ["output", "inout", "input", "input"]
+    lines = list(check(str(to), None, lambda _said: None))
+    assert not [line for line in lines if line.kind == "fault"], lines
 
 
 GATHER = """
