@@ -282,8 +282,8 @@ def check(program: KernelProgram, reference: str) -> None:
     """Compares the program with the reference at a small size of its own. Raises NoProgram where they disagree."""
     axes = {axis: (3 if program.packs.get(axis) else SMALL) * program.packs.get(axis, 1) for axis in program.spec.axes}
     axes |= {axis: 2 * axes[by] for axis, by in program.symbols.values() if isinstance(by, str)}
-    if not _lay_apart(program.spec, axes):
-        return  # windows of one row: no size of its own; the gates try those of the spec
+    if not _lay_apart(program.spec, axes) or not _has_room(program.spec, axes):
+        return  # windows of one row, as many different numbers as it has: no size of its own; the gates try those of the spec
     inputs = {t.name: _drawn(program, t, axes, seed) for seed, t in enumerate(program.spec.inputs)}
     found: dict[str, Any] = {}
     exec(compile(reference, "reference.py", "exec"), found)
@@ -314,6 +314,19 @@ def _lay_apart(spec: Spec, axes: dict[str, int]) -> bool:
         if apart:
             return True
     return False
+
+
+def _has_room(spec: Spec, axes: dict[str, int]) -> bool:
+    """Enlarge axes until tensors whose entries are all different find as many numbers below theirs; whether they do."""
+    for tensor in spec.inputs:
+        kind, _, axis = tensor.values[0].partition(":")
+        for _ in range(16):
+            if kind not in ("distinct", "permutation") or axes[axis] >= math.prod(spec.shape(tensor, axes)):
+                break
+            axes[axis] *= 2
+        else:
+            return False
+    return True
 
 
 def _drawn(program: KernelProgram, tensor: Tensor, axes: dict[str, int], seed: int) -> torch.Tensor:

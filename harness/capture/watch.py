@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 import types
@@ -30,16 +31,17 @@ MOST_STEPS = 400
 class StandInResult:
     """What a stand-in returned: any method, index or operator of it is it again, so a comparison shows whose it was."""
 
-    def __init__(self, call: KernelCall) -> None:
-        self._call = call
+    def __init__(self, call: KernelCall, watcher: CallWatcher | None = None) -> None:
+        """With a watcher it came of a call without tensors, such as a loader's: its attributes may be the kernel."""
+        self._call, self._watcher = call, watcher
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self
+        return self if self._watcher is None else StandInFunction(f"{self._call.name}.{name}", self._watcher)
 
-    def __call__(self, *_given: Any, **_named: Any) -> Any:
-        return self
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self if self._watcher is None else StandInFunction(self._call.name, self._watcher)(*given, **named)
 
     def __getitem__(self, at: Any) -> Any:
         return StandInPart(self._call, at) if type(at) is int else self
@@ -108,11 +110,10 @@ class TorchCall:
 class StandIn(types.ModuleType):
     """A module that is not installed."""
 
-    __path__: list[str] = []  # noqa: RUF012, a package, so that modules of it are looked for
-
     def __init__(self, name: str, watcher: CallWatcher) -> None:
         super().__init__(name)
         self._watcher = watcher
+        self.__path__ = _folders_of(name)  # modules of it that need the rest not are themselves
         self.__file__ = f"<{name} is not installed>"
 
     def __getattr__(self, name: str) -> Any:
@@ -170,7 +171,7 @@ class CallWatcher:
         import torch
 
         if not any(isinstance(one, torch.Tensor) for one in (*given, *named.values())):
-            return StandInResult(KernelCall(name, {}, {}, set(), {})) if not self.is_wanted(name) else None
+            return StandInResult(KernelCall(name, {}, {}, set(), {}), self) if not self.is_wanted(name) else None
         if not self.is_wanted(name):
             self.others[name] = self.others.get(name, 0) + 1
             return StandInResult(KernelCall(name, {}, {}, set(), {}))
@@ -324,11 +325,16 @@ class CallWatcher:
         return any(isinstance(call.returned, StandInResult) for call in self.calls)
 
     @contextlib.contextmanager
-    def standing_in(self, test: Path) -> Iterator[None]:
-        """Modules that the test imports and that cannot be imported are stand-ins inside."""
+    def standing_in(self, test: Path, engine: bool = False) -> Iterator[None]:
+        """Modules that the test imports and that cannot be imported are stand-ins inside; with `engine` all that lie in its checkout are, but for those for tests."""
         made: list[str] = []
-        for name in list_imports(test):
-            if _importable(name):
+        names = list_imports(test)
+        own = {name for name in names if engine and _is_of_checkout(name, test)}
+        for name in list(sys.modules):
+            if name.partition(".")[0] in {one.partition(".")[0] for one in own}:
+                del sys.modules[name]
+        for name in names:
+            if name not in own and _importable(name):
                 continue
             parts = name.split(".")
             for end in range(1, len(parts) + 1):
@@ -382,6 +388,29 @@ def _importable(name: str) -> bool:
     return True
 
 
+def _folders_of(name: str) -> list[str]:
+    """Where a package's modules lie, without importing it; none where it is not there."""
+    outer, _, _ = name.rpartition(".")
+    places = getattr(sys.modules.get(outer), "__path__", []) if outer else None
+    spec = importlib.machinery.PathFinder.find_spec(name, places)
+    return list(spec.submodule_search_locations or []) if spec is not None else []
+
+
+def _is_of_checkout(name: str, test: Path) -> bool:
+    """Whether a module is of the checkout that holds the test, or of none here, and is not there for tests."""
+    outer = name.partition(".")[0]
+    if any(part.startswith("test") for part in name.split(".")) or outer in sys.stdlib_module_names:
+        return False
+    spec = importlib.machinery.PathFinder.find_spec(outer)
+    places = [*(spec.submodule_search_locations or []), spec.origin] if spec is not None else []
+    return any(
+        Path(place).resolve() in (above / outer, above / f"{outer}.py")
+        for place in places
+        if place
+        for above in test.parents
+    )
+
+
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one is other:
         return True
@@ -396,7 +425,10 @@ def _pretended(torch: Any) -> list[tuple[Any, str, Any]]:
 
     facts = mock.Mock(multi_processor_count=132, major=9, minor=0, total_memory=80 << 30)
     facts.name = "NVIDIA H100"
-    quiet = ("synchronize", "manual_seed", "manual_seed_all", "empty_cache", "set_device", "init")
+    quiet = (
+        "synchronize", "manual_seed", "manual_seed_all", "empty_cache", "set_device", "init", "reset_peak_memory_stats",
+        "reset_max_memory_allocated",
+    )  # fmt: skip
     return [
         *((torch.cuda, name, nothing) for name in quiet),
         (torch.cuda, "is_available", lambda: True), (torch.cuda, "device_count", lambda: 1),
@@ -415,7 +447,7 @@ def _mode(watcher: CallWatcher) -> Any:
             return "cpu"
         if isinstance(value, torch.device) and value.type == GPU:
             return torch.device("cpu")
-        return value
+        return "cpu" if isinstance(value, StandInResult | StandInFunction) else value
 
     class Seeing(TorchFunctionMode):
         def __torch_function__(self, function: Any, kinds: Any, given: Any = (), named: Any = None) -> Any:

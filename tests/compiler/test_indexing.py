@@ -90,6 +90,22 @@ def test_a_window_of_state_moves_on_in_place(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_rows_of_a_permutation_as_tokens_have_several_each(tmp_path):
+    reference = "def reference(x, slot):\n    return {'out': x[slot].sum(1)}\n"
+    (tmp_path / "spec.py").write_text(
+        "from kernels.spec import Size, Spec, Tensor, Workload\n\nSPEC = Spec(\n"
+        '    name="sum_of_experts", summary="s", axes=("rows", "tokens", "each", "width"), dtypes=("float32",),\n'
+        '    requires=("rows - tokens*each",),\n    arguments=(\n'
+        '        Tensor(name="x", role="input", shape=("rows", "width")),\n'
+        '        Tensor(name="slot", role="input", shape=("tokens", "each"), dtype="int64", values=("permutation:rows",)),\n'
+        '        Tensor(name="out", role="output", shape=("tokens", "width")),\n'
+        '        Size(name="rows"), Size(name="tokens"), Size(name="each"), Size(name="width"),\n    ),\n'
+        '    workloads=(Workload(axes={"rows": 8, "tokens": 4, "each": 2, "width": 64}, dtype="float32", devices=("cuda",)),),\n)\n'
+    )
+    (tmp_path / "reference.py").write_text(reference)
+    source(catalog.load(str(tmp_path)).spec, reference)
+
+
 def test_what_is_none_stays_as_it_was_in_the_emulation(tmp_path):
     reference = STEP.format(write=WRITES["a row behind"])
     (tmp_path / "candidate.cu").write_text(source(compiled(tmp_path, reference), reference))
