@@ -323,7 +323,7 @@ def _reads(
         return fresh.get(named, value)
 
     call = copy.copy(bound)
-    call.arguments = {key: again(key, value, lists.get(key, key)) for key, value in bound.arguments.items()}  # type: ignore[assignment]
+    call.arguments = {key: again(key, value, lists.get(key, key)) for key, value in bound.arguments.items()}
     try:
         made = function(*call.args, **call.kwargs)
     except Exception:  # noqa: BLE001, whoever cannot bear other values reads them
