@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -256,6 +257,13 @@ def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
     return [tuple(map(str, bound)) for bound in bindings if bound]
 
 
+def _bound(model: torch.nn.Module, values: tuple) -> tuple:
+    """One value for each parameter of forward, as torch.export has them: what `*args` takes is one tuple."""
+    kinds = [one.kind for one in inspect.signature(model.forward).parameters.values()]
+    star = kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else len(values)
+    return (*values[:star], *([values[star:]] if values[star:] else []))
+
+
 def trace(
     model: torch.nn.Module,
     spec: pytree.TreeSpec,
@@ -264,7 +272,7 @@ def trace(
     choices: list[bool] | None = None,
 ) -> TracedModule:
     opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
-    arguments, shapes = pytree.tree_unflatten(given, spec), pytree.tree_unflatten(opened, spec)
+    arguments, shapes = pytree.tree_unflatten(given, spec), _bound(model, pytree.tree_unflatten(opened, spec))
     # What is traced once asks for no operator's result again: to keep them takes longer than it saves.
     no_cache = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
     with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"), no_cache:

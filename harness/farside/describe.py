@@ -123,6 +123,7 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
         "alternatives": choices,
         "outputs": shapes,
         "returns": trial.returns,
+        "changed": sorted(trial.changed),
         "state": entries,
         "groups": [list(group) for group in state_side.place_entries(entries)[0]],
         "sizes": sizes,
@@ -144,6 +145,8 @@ class Trial:
         self.model, self.form, self.make = model, form, make
         self.returns: Any = None
         """The structure of what it returns."""
+        self.changed: set[int] = set()
+        """The inputs that a call changes: what they are after it comes behind what it returns."""
         self.drew = False
         """Whether a call took numbers from a generator: of one row a mask of one seed is often that of another."""
 
@@ -169,12 +172,14 @@ class Trial:
         with torch.no_grad(), default_dtype(torch.float64 if wide else torch.float32):
             seed_generators(seed)
             before = generator_states()
-            returns = outline(model(*rebuilt(self.form, [t.clone() for t in tensors])), found)
+            given = [t.clone() for t in tensors]
+            returns = outline(model(*rebuilt(self.form, given)), found)
             self.drew = self.drew or generator_states() != before
         self.returns = self.returns or returns
         found = [as_tensor(one) for one in found]
         if not found:
             raise UnfitProblem("its Model returns no tensor")
+        found += self._changed(given)
         for one in found:
             if not isinstance(one, torch.Tensor):
                 raise UnfitProblem(f"its Model returns a {type(one).__name__}, not tensors")
@@ -199,7 +204,13 @@ class Trial:
         with torch.no_grad(), mode:
             fakes = [torch.empty(shape, dtype=dtype) for shape, dtype in forms]
             found = leaves_of(model(*rebuilt(self.form, fakes)))
+            found = found + self._changed(fakes) if found else found
             return [([int(n) for n in one.shape], str(one.dtype).removeprefix("torch.")) for one in found]
+
+    def _changed(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Those of a call's own copies of its inputs that a call changes."""
+        self.changed |= {at for at, one in enumerate(given) if one._version}
+        return [given[at] for at in sorted(self.changed)]
 
     def shapes(self, tensors: list[torch.Tensor]) -> list[tuple[list[int], str]]:
         """Shapes and dtypes of the outputs; without computing where that is possible."""

@@ -158,24 +158,27 @@ class ModelAdapter:
         after = [values[at] for _, at, _ in self.outputs[len(scalars) :]]
         before = self.state.prepare(hidden) if self.state else None
         views = self.state.prepare(after) if self.state else None
-        return rebuilt(self.problem["arguments"], given), outputs, seed, before, views, after
+        return given, outputs, seed, before, views, after
 
     def launch(self, prepared: Any, *, goes_on: bool = False) -> Any:
         """`goes_on`: with the state that the call before has left."""
         import torch
 
-        arguments, outputs, seed, before, views, after = prepared
+        given, outputs, seed, before, views, after = prepared
         if before is not None and not goes_on:
             self.state.put(before)
         if seed is not None:
             seed_generators(int(seed), of_host=self.of_host)
+        changed = self.problem["changed"]  # copies: the inputs themselves are the parent's
+        given = [one.clone() if at in changed else one for at, one in enumerate(given)]
         with self.rounding:
-            answer = self.model(*arguments)
+            answer = self.model(*rebuilt(self.problem["arguments"], given))
         returned: list[Any] = []
         try:
             pick_leaves(self.problem["returns"], answer, returned)
         except ValueError as fault:
             raise self.refused(str(fault)) from None
+        returned += [given[at] for at in changed]
         returned = [as_tensor(one, self.device, self.dtype == torch.float64) for one in returned]
         if self.problem["role"] == "reference":  # ours to judge by, so nothing is asked of how it keeps its results
             # What it makes of wide inputs may be of either width: it is compared in fp64 all the same.

@@ -138,9 +138,9 @@ class Problem(Kernel):
     @property
     def noise_bits(self) -> int | None:
         """Significant bits of the format that eager torch's noise comes from, TF32 on a GPU; None where Model cannot be
-        rounded otherwise."""
+        rounded otherwise: autocast casts float32s, and leaves fp64 as it is."""
         assert self.description is not None
-        if self.description.random or not self.description.fp64:
+        if self.description.random or not self.description.fp64 or "autocast" in self.text:
             return None
         return 11 if self.device == "cuda" else 24
 
@@ -221,6 +221,7 @@ class Problem(Kernel):
             "scalar_outputs": [not one.shape for one in self.description.outputs],
             "random": self.description.random,
             "returns": self.description.returns,
+            "changed": list(self.description.changed),
             "state": [entry.describe_for_box() for entry in self.description.state],
             "seed": self.seed,
             "dtype": "float32",

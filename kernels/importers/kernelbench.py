@@ -142,6 +142,8 @@ class Description(Frozen):
     """Other distributions with which its outputs stay finite."""
     returns: Any = None
     """The structure of what it returns (harness/farside/nest.py, `outline`)."""
+    changed: tuple[Annotated[int, Field(ge=0, lt=200)], ...] = Field(default=(), max_length=200)
+    """Inputs that a call changes: the last outputs are what they are after it."""
     state: tuple[StateEntry, ...] = Field(default=(), max_length=2000)
     """What its calls change beside that (harness/farside/module_state.py)."""
     groups: tuple[tuple[Dtype, Annotated[int, Field(ge=1, le=2**34)]], ...] = Field(default=(), max_length=8)
