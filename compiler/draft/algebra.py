@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
+
+from .complex_numbers import complex_parts
+from .inserting import insert
 
 aten = torch.ops.aten
 SCALING = ("aten.mul.Tensor", "aten.div.Tensor", "aten.mul.Scalar", "aten.div.Scalar")
@@ -61,17 +63,6 @@ def rewritten(graph: fx.Graph) -> list[tuple[str, str]]:
                 break
     graph.eliminate_dead_code()
     return applied
-
-
-def insert(before: fx.Node, operator: Callable, *arguments) -> fx.Node:
-    """A new call whose shape and type are known."""
-    with before.graph.inserting_before(before):
-        node = before.graph.call_function(operator, arguments)
-    values = fx.map_arg(arguments, lambda n: n.meta["val"])
-    # As the exporter does: operators in C++ may ask for a size as a number, which fixes it.
-    with enable_python_dispatcher():
-        node.meta["val"] = operator(*values)
-    return node
 
 
 def _is(node, *names: str) -> bool:
@@ -365,6 +356,7 @@ RULES: tuple[Callable[[fx.Node], fx.Node | None], ...] = (
     backwards_scan,
     exclusive_scan,
     mean_of_transposed_convolution,
+    complex_parts,
 )
 
 

@@ -10,7 +10,8 @@ import operator
 import torch
 from torch import fx
 
-from .algebra import insert, is_size, slice_of
+from .algebra import is_size, slice_of
+from .inserting import insert
 from .traced import layers_at_once
 
 aten = torch.ops.aten

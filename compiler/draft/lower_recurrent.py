@@ -13,8 +13,9 @@ import sympy
 import torch
 from torch import fx
 
-from .algebra import Own, insert
+from .algebra import Own
 from .expressions import binary, make
+from .inserting import insert
 from .lowering import Lowering, lowers, size_of
 from .recurrences import GATES, fits, padded, runs
 from .tensors import Recurrence, Value

@@ -19,8 +19,9 @@ from torch._subclasses import FakeTensorMode
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from .algebra import insert, is_size, rewritten, slice_of
+from .algebra import is_size, rewritten, slice_of
 from .exported import Exported, export
+from .inserting import insert
 from .lower_recurrent import EXPLAINED, padded_weights, recurrence
 from .recurrences import fits, padded
 from .tensors import NoDraft, Recurrence

@@ -47,6 +47,17 @@ RIGHT = {
         "last = torch.arange(3) - 3\nreturn x - x.mean(torch.arange(1, x.dim()).tolist(), keepdim=True), "
         "x.amax(torch.arange(1, 3, device=x.device).tolist()) + last.sum()", "[torch.randn(4, 5, 6)]",
     ),
+    "arithmetic of complex numbers": problem(
+        "z = torch.view_as_complex(x) * torch.polar(torch.ones_like(y), y)\n"
+        "w = (z.conj() + z * (2 - 1j)).unsqueeze(1).transpose(0, 1) * self.a[:1]\n"
+        "return torch.view_as_real(z), torch.view_as_real(w), z.abs(), (z * z.real).imag, torch.complex(y, y.flip(0)).exp().real",
+        "[torch.randn(5, 7, 2), torch.rand(7)]",
+        "self.register_buffer('a', torch.randn(7, dtype=torch.complex64))",
+    ),
+    "complex numbers between transforms": problem(
+        "f = torch.fft.rfft(x, dim=1) * torch.view_as_complex(self.b)\nreturn torch.fft.irfft(f, dim=1, n=16)",
+        "[torch.randn(5, 16)]", "self.b = nn.Parameter(torch.randn(9, 2))",
+    ),
     "data of a tensor": problem("v, at = torch.sort(x, 0)\nreturn (x[at.data[:, 0]] * v).sum(0)", f"[{BATCH}]"),
     "how many there are": problem(
         "found = (x > 0).nonzero()[:, 0]\n"
