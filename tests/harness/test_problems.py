@@ -468,7 +468,9 @@ def test_what_holds_for_the_shipped_size_only_fails_on_held_out_sizes(opened, tm
     assert verdict.outcome in (Outcome.WRONG_SHAPE, Outcome.RUNTIME_ERROR, Outcome.INCORRECT)
 
 
-CHANGES = HEAD + """class Model(nn.Module):
+CHANGES = (
+    HEAD
+    + """class Model(nn.Module):
     def forward(self, x, residual):
         residual.add_(x)
         return residual.tanh()
@@ -477,6 +479,7 @@ CHANGES = HEAD + """class Model(nn.Module):
 def get_inputs():
     return [torch.randn(8, 33), torch.randn(8, 33)]
 """
+)
 
 
 def test_what_a_call_makes_of_its_inputs_is_judged_as_what_it_returns_is(opened, tmp_path: Path):
@@ -491,7 +494,9 @@ def test_what_a_call_makes_of_its_inputs_is_judged_as_what_it_returns_is(opened,
 
 def test_what_autocast_rounds_earns_its_tolerance_at_every_size(opened, tmp_path: Path):
     cast = "with torch.autocast(x.device.type, dtype=torch.bfloat16):\n            x = self.linear(x)"
-    text = LINEAR.format("nn.Linear(33, 64)").replace("return self.linear(x)", f"{cast}\n        return x.float().softmax(-1)")
+    text = LINEAR.format("nn.Linear(33, 64)").replace(
+        "return self.linear(x)", f"{cast}\n        return x.float().softmax(-1)"
+    )
     problem = opened(HEAD + text)
     for held_out in (False, True):
         found = judged(problem, problem.text.replace("Model", "ModelNew"), tmp_path, held_out=held_out)

@@ -1,6 +1,7 @@
 """What users' modules bring along that a draft may get wrong: state, views, choices, odd names, what comes in and goes out."""
 
 import functools
+import re
 from collections.abc import Callable
 
 import pytest
@@ -420,3 +421,20 @@ def test_under_autocast_the_modules_own_operators_answer(tmp_path):
     (x,), model = pair.inputs(0), pair.candidate.ModelNew()
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(model(x), model.as_written(x))
+
+
+def test_autocast_of_a_gpu_casts_as_a_gpu_does():
+    text = problem(
+        "with torch.autocast(x.device.type, dtype=torch.bfloat16):\n"
+        "    y = self.norm(self.layer(x))\n"
+        "    z = F.gelu(self.layer(y))\n"
+        "    soft = z.softmax(-1)\n    with torch.autocast('cuda', enabled=False):\n        plain = self.layer(x)\n"
+        "return y, z, soft, plain",
+        "[torch.randn(5, 37)]",
+        "self.layer, self.norm = nn.Linear(37, 37), nn.LayerNorm(37)",
+    )
+    source = draft.answer(text, "cuda")["source"]
+    made = dict(re.findall(r"(\w+?)(?:_\d+)? = torch.empty\(.*dtype=torch\.(\w+)", source))
+    assert made["layer_norm"] == made["softmax"] == "float32" and made["gelu"] == "bfloat16", made
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # the CPU's is its own again
+        assert torch.randn(3, 4, dtype=torch.bfloat16).softmax(-1).dtype is torch.bfloat16
