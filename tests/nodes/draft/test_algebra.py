@@ -13,6 +13,10 @@ from tests.nodes.draft.direct import Pair, problem
 
 LINEAR = "self.linear = nn.Linear(33, 17)"
 HOLDS = {
+    "complex_parts": problem(
+        "z = torch.view_as_complex(x)\nreturn torch.view_as_real(z * z.conj() - z * torch.polar(y, y)), z.abs()",
+        "[torch.randn(5, 7, 2), torch.rand(7)]",
+    ),
     "diagonal_product": problem("return torch.diag(x) @ y, y.t() @ torch.diag(x)", "[torch.randn(9), torch.randn(9, 13)]"),
     "triangle_of_product": problem("return torch.tril(x @ y)", "[torch.randn(515, 9), torch.randn(9, 640)]"),
     "summed_linear": problem("return (self.linear(x) / 3).sum(dim=1, keepdim=True).tanh()", "[torch.randn(6, 33)]", LINEAR),
