@@ -103,7 +103,7 @@ def _pair_of(node: fx.Node, name: str) -> tuple[fx.Node, fx.Node] | None:
         return first, others[0]
     if name in LINEAR and _made_here(first):
         operator: Any = aten.reshape.default if "view" in name else node.target
-        return tuple(insert(node, operator, part, *others) for part in _split(node, first))  # type: ignore[return-value]
+        return tuple(insert(node, operator, part, *others) for part in _split(node, first))
     if name in ("aten._conj.default", "aten.conj_physical.default"):
         real, imaginary = _split(node, first)
         return real, insert(node, aten.neg.default, imaginary)
@@ -117,7 +117,7 @@ def _pair_of(node: fx.Node, name: str) -> tuple[fx.Node, fx.Node] | None:
         return None
     (a, b), (c, d) = _split(node, first), _split(node, others[0])
     if name == "aten.div.Tensor":
-        return None if d is not None or b is None else tuple(insert(node, node.target, part, c) for part in (a, b))  # type: ignore[return-value]
+        return None if d is not None or b is None else tuple(insert(node, node.target, part, c) for part in (a, b))
     if name == "aten.mul.Tensor":
         if d is None:
             return times(a, c), times(b, c)
@@ -128,4 +128,4 @@ def _pair_of(node: fx.Node, name: str) -> tuple[fx.Node, fx.Node] | None:
         )
     if b is None or d is None:  # beside a real number the imaginary part is as it was, but for its shape
         return None
-    return insert(node, node.target, a, c), insert(node, node.target, b, d)  # type: ignore[arg-type]
+    return insert(node, node.target, a, c), insert(node, node.target, b, d)
