@@ -1,11 +1,11 @@
 """One agent or four, at the same budget: Astra's comparison (its table 3), on every kernel of the catalog.
 
-    python -m benchmarks.agents [--kernels silu_and_mul ...] [--rounds 5] -- --policy chat --model NAME --tokens 200000
+    python -m benchmarks.agents [--kernels silu_and_mul ...] [--rounds 5] -- --policy chat --model NAME
     python -m benchmarks.agents --recorded tests/graph/recorded --kernels silu_and_mul -- --device cpu
 
-What follows `--` goes to every `run.py` call as it is. With --recorded the answers are played back from KERNEL.jsonl and
-KERNEL.single.jsonl (KERNEL.cuda.jsonl ... on a GPU), and tokens and money are what they cost when they were recorded. Memory is
-off, so that no run learns from another. Runs are kept under names that say what they were; an interrupted comparison goes on where it
+Both get the same tokens, seconds of tools (a round) and seconds in all; where they ran out says `ended`. The table says what each used, and
+how long the device worked for the verdicts. What follows `--` goes to every `run.py` call as it is. With --recorded the answers are played back from KERNEL.jsonl and
+KERNEL.single.jsonl (KERNEL.cuda.jsonl ... on a GPU), and tokens and money are what they cost when they were recorded. Runs are kept under names that say what they were; an interrupted comparison goes on where it
 stopped when it is called again.
 """
 
@@ -29,6 +29,8 @@ from nodes.roles import Usage
 
 ROOT = Path(__file__).resolve().parent.parent
 AGENTS = ("single", "four")
+JUDGES = ("baseline", "verify", "tune", "measure", "contest", "held_out")
+"""Nodes that work on the device."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class Row:
         tokens = self.usage.tokens_in + self.usage.tokens_out
         return [
             f"{self.speedup:.2f}x {interval}".strip(), held_out, f"{passed} of {len(found.attempts)}",
-            f"{found.best_round} of {rounds}", f"{tokens:,}", money(self.usage.money_usd), f"{found.spent.seconds:.0f}",
+            f"{found.best_round} of {rounds}", str(self.usage.calls), f"{tokens:,}", money(self.usage.money_usd),
+            f"{sum(attempt.tool_seconds for attempt in found.attempts):.0f}",
+            f"{sum(found.spent.nodes.get(node, 0.0) for node in JUDGES):.0f}", f"{found.spent.seconds:.0f}",
             found.stop_reason,
         ]  # fmt: skip
 
@@ -60,6 +64,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", nargs="+", default=catalog.names(), choices=catalog.names())
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=200_000, help="of a run, all roles together")
+    parser.add_argument("--tool-seconds", type=float, default=240.0, help="of a round's tools")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="of a run")
     parser.add_argument("--recorded", type=Path, metavar="FOLDER", help="play recorded answers back")
     parser.add_argument("--runs-dir", type=Path, default=ROOT / "runs")
     parser.add_argument("rest", nargs="*", help="options of run.py, after --")
@@ -75,14 +82,15 @@ def main() -> int:
             if result is None:
                 return 1
             found.setdefault(kernel, {})[agents] = Row(result, cost(result, recording))
-    Console(width=150).print(print_table(found, options.rounds))
+    Console(width=180).print(print_table(found, options.rounds))
     return 0
 
 
 def print_table(found: dict[str, dict[str, Row]], rounds: int) -> Table:
     table = Table(title=f"one agent and four, {rounds} rounds each at most")
     for column in (
-        "kernel", "baseline us", "agents", "speedup", "held out", "passed", "best in round", "tokens", "money", "seconds", "ended",
+        "kernel", "baseline us", "agents", "speedup", "held out", "passed", "best in round", "answers", "tokens", "money", "tools s",
+        "device s", "seconds", "ended",
     ):  # fmt: skip
         table.add_column(column, justify="left" if column in ("kernel", "agents") else "right")
     for kernel, rows in found.items():
@@ -99,7 +107,9 @@ def print_table(found: dict[str, dict[str, Row]], rounds: int) -> Table:
             total = None if None in costs else sum(cost for cost in costs if cost is not None)
             mean = f"{statistics.geometric_mean([row.speedup for row in rows]):.2f}x"
             seconds = f"{sum(row.result.spent.seconds for row in rows):.0f}"
-            table.add_row("geometric mean", "", agents, mean, "", "", "", f"{tokens:,}", money(total), seconds, "")
+            calls = str(sum(row.usage.calls for row in rows))
+            cells = [mean, "", "", "", calls, f"{tokens:,}", money(total), "", "", seconds, ""]
+            table.add_row("geometric mean", "", agents, *cells)
     return table
 
 
@@ -142,8 +152,8 @@ def run(kernel: str, agents: str, options: argparse.Namespace, recording: Path |
     else:
         answers = ["--policy", "replay", "--transcript", str(recording)] if recording else []
         command = [
-            "--kernel", kernel, "--agents", agents, "--rounds", str(options.rounds), "--run-id", name, "--memory", "off",
-            *where, *answers, *options.rest,
+            "--kernel", kernel, "--agents", agents, "--rounds", str(options.rounds), "--run-id", name, "--tokens", str(options.tokens),
+            "--tool-seconds", str(options.tool_seconds), "--seconds", str(options.seconds), *where, *answers, *options.rest,
         ]  # fmt: skip
     done = subprocess.run([sys.executable, str(ROOT / "run.py"), *command], stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 3):

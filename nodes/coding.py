@@ -337,6 +337,7 @@ def end_draft(state: CoderState, began: float, coder_context: CoderContext) -> D
     numbers = {
         "turns": state["draft"].turns + sum(isinstance(message, AIMessage) for message in messages),
         "tools": dict(Counter(state["draft"].tools) + calls),
+        "tool_seconds": round(state["draft"].tool_seconds + sum(fact["seconds"] for fact in facts), 3),
     }
     draft = state["draft"].model_copy(update=numbers)
     if state.get("done"):

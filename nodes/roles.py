@@ -135,6 +135,8 @@ class Attempt(Frozen):
     """Answers of a coder with tools."""
     tools: dict[str, int] = Field(default_factory=dict)
     """Calls of each tool, by name."""
+    tool_seconds: float = 0.0
+    """What they took."""
 
 
 class Standing(Frozen):

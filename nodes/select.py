@@ -95,6 +95,7 @@ def attempt_of(draft: Draft, round_: int, winner: Draft | None, incumbent: Incum
         seconds=draft.seconds,
         turns=draft.turns,
         tools=draft.tools,
+        tool_seconds=draft.tool_seconds,
         spec_doubt=draft.spec_doubt,
         brief_speedup=draft.brief_speedup,
     )

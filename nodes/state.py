@@ -109,6 +109,8 @@ class Draft(Frozen):
     """Answers of a coder with tools."""
     tools: dict[str, int] = Field(default_factory=dict)
     """Calls of each tool, by name."""
+    tool_seconds: float = 0.0
+    """What they took."""
     conversation: str = ""
     """Name in the store of what was said with that coder (a Conversation); a repair goes on in it."""
 

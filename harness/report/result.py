@@ -84,6 +84,8 @@ class AttemptRow(ResultRow):
     """Answers of a coder that worked with tools."""
     tools: dict[str, int] = Field(default_factory=dict)
     """Calls of each tool, by name."""
+    tool_seconds: float = 0.0
+    """What they took."""
 
     @model_validator(mode="after")
     def _honest(self) -> AttemptRow:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from harness.records import Bound, sol_by_cache
 from harness.store import digest
@@ -34,13 +34,22 @@ the device."""
 MOST_NUMBERS = 12
 
 
+def _listed(*fields: str) -> BeforeValidator:
+    """`{"a": 1}` is as good as `[{"axis": "a", "size": 1}]`: models write it so where nothing holds them to a schema."""
+
+    def named(given: object) -> object:
+        return [dict(zip(fields, pair, strict=True)) for pair in given.items()] if isinstance(given, dict) else given
+
+    return BeforeValidator(named)
+
+
 class AxisDraft(ReplyDraft):
     axis: str
     size: int = Field(gt=0, le=1 << 31)
 
 
 class WorkloadDraft(ReplyDraft):
-    axes: list[AxisDraft]
+    axes: Annotated[list[AxisDraft], _listed("axis", "size")]
     dtype: str
 
 
@@ -67,7 +76,7 @@ class FindingDraft(ReplyDraft):
 
     bound: Bound
     summary: Annotated[str, clip(1500)] = Field(min_length=1)
-    numbers: list[NumberDraft]
+    numbers: Annotated[list[NumberDraft], _listed("name", "value")]
     slow_workloads: list[str]
     edit: Annotated[str, clip(400)] = ""
     """The one change that these numbers ask for; empty where they ask for none."""

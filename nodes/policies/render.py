@@ -130,6 +130,10 @@ def value_legend(spec: Spec) -> str:
     return "; ".join(f"{name}: {words}" for name, words in NAMED_WORDS.items() if name in there)
 
 
+def float_inputs(spec: Spec) -> list[str]:
+    return [tensor.name for tensor in spec.inputs if tensor.dtype == "T" or "float" in tensor.dtype]
+
+
 def describe_tensor(tensor: Tensor) -> str:
     """A tensor's role in a call, and what stands in it."""
     said = [ROLE_WORDS[tensor.role]]
@@ -323,6 +327,7 @@ def _environment() -> Environment:
         "difference": difference,
         "known": render_pages,
         "value_legend": value_legend,
+        "float_inputs": float_inputs,
         "ledger_rows": ledger_rows,
     }
     return environment

@@ -30,7 +30,7 @@ class Variant(Frozen):
 
     define: dict[str, str] = Field(default={}, max_length=16, description="NAME: value, of `#define NAME value` lines")
     edits: tuple[Edit, ...] = Field(default=(), max_length=64)
-    note: str = Field(default="", max_length=400, description="as of a source")
+    note: str = Field(default="", max_length=400, description="what is new in it")
 
 
 class CompileArguments(Frozen):
@@ -48,7 +48,9 @@ class CompileArguments(Frozen):
         default=(), max_length=MOST_VARIANTS, description="more sources, each made of this one"
     )  # fmt: skip
     then: tuple[Then, ...] = Field(default=(), max_length=3, description=_THEN)
-    workloads: tuple[str, ...] = Field(default=(), max_length=16, description="of `time` in `then`, as there")
+    workloads: tuple[str, ...] = Field(
+        default=(), max_length=16, description="for `time` in `then`: as `time` takes them"
+    )
 
 
 class CheckArguments(Frozen):

@@ -276,7 +276,7 @@ class Workbench:
         gain = statistics.geometric_mean(timing.speedup.median for timing in timings) if timings else None
         text = shown.describe_times(quick, timings, pooled, {MINE: first, **rivals}, best, self.incumbent)
         if more and timings:
-            text += f"\n[{arms[best][:SHORT]}] is the fastest of the {len(arms)} by paired samples: without a name the tools take it now."
+            text += f"\n{shown.describe_choice(arms, best, pooled)}"
         outcome = quick.outcome or Outcome.PASSED
         return ToolResult(text=text, candidate=arms[best], outcome=outcome, checked=True, gain=gain)
 

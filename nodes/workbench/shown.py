@@ -122,6 +122,15 @@ def describe_times(
     return "\n".join(said)
 
 
+def describe_choice(arms: Mapping[str, str], best: str, pooled: Sequence[Mapping[str, Pooled]]) -> str:
+    """Which form of a source is taken, and beside which others that is not decided."""
+    open_ = [
+        f"[{of[:SHORT]}]" for arm, of in arms.items() if arm != best and any(found[arm].needed for found in pooled)
+    ]
+    beside = f" (not decided beside {', '.join(open_)})" if open_ else ""
+    return f"[{arms[best][:SHORT]}] is the fastest of the {len(arms)} by paired samples{beside}: without a name the tools take it now."
+
+
 def _named(key: str, candidate: str, incumbent: str) -> str:
     return key if key == "baseline" else "best so far" if candidate == incumbent else f"[{candidate[:SHORT]}]"
 

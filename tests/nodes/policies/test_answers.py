@@ -265,6 +265,16 @@ def test_what_a_tester_adds_is_new_and_can_be_drawn() -> None:
         answers.tests(reply([], [("rows", "zeros")]), request)
 
 
+def test_names_with_values_may_be_an_object() -> None:
+    """A hand that was shown no schema wrote axes so."""
+    axes = {"rows": 5, "columns": 9}
+    proposed = {"workloads": [{"axes": axes, "dtype": "bfloat16"}], "values": [], "reasons": "a tail"}
+    (added,) = answers.tests(json.dumps(proposed), for_tester()).workloads
+    assert added.axes == axes
+    said = {"bound": "memory", "summary": "s", "numbers": {"loads_in_flight": 2}, "slow_workloads": []}
+    assert answers.finding(json.dumps(said), for_profiler()).numbers["loads_in_flight"] == 2
+
+
 def test_a_plan_starts_from_the_source_that_it_names() -> None:
     other = digest(OTHER)
 
