@@ -75,6 +75,21 @@ FORMS = {
         "int64",
     ),
     "many": ("x.topk(9, -1).values.cumsum(-1)", '("rows", "9")', ""),
+    "few": (
+        "(({e}).topk(4, -1).values * torch.arange(4)).sum(-1) + ({f}).topk(3, -1, largest=False).values.sum(-1)",
+        '("rows",)',
+        "",
+    ),
+    "steps": (
+        "sum(torch.nn.functional.pad({e}, (2, 1))[:, k : k + x.shape[1]] * (k + 1) for k in range(4)) / 8 + y",
+        '("rows", "cols")',
+        "",
+    ),
+    "picked": (
+        "torch.cat((y[places][:, : x.shape[1] // 4] / 2, y[places.flip(0)][:, x.shape[1] // 4 :]), -1) * {f}",
+        '("rows", "cols")',
+        "",
+    ),
     "largest": ("torch.softmax(x, -1).topk(2, -1).values", '("rows", "2")', ""),
 }
 """(text of the result, its shape, its dtype)"""

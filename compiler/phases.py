@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 import sympy
 import torch
 
-from compiler.draft.expressions import Expr, binary, cast, index_value, loads_of, make
+from compiler.draft.expressions import Expr, binary, cast, index_value, loads_of, make, put
 from compiler.draft.index import Index, _split, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition, NoDraft
 from compiler.kernel import PackedKernel
 from compiler.selects import SelectedProgram
-from compiler.streams import _symbols, put
+from compiler.streams import _symbols
 
 PHASES = "phases"
 """The layout."""

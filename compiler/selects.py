@@ -28,7 +28,7 @@ from compiler.draft.expressions import (
 from compiler.draft.index import product, unflatten
 from compiler.draft.lower_reductions import fold_over
 from compiler.draft.lowering import LOWERINGS, Lowering, plain
-from compiler.draft.tensors import Piece, Program, Value
+from compiler.draft.tensors import Definition, Piece, Program, Value
 
 MOST_SELECTED = 8
 """Rounds of two reductions each; sorting is another algorithm."""
@@ -111,6 +111,8 @@ def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
     places: list[Value] = []
     for _ in range(plain(k)):
         best, place = _one(low, a, axis, "max" if largest else "min", tuple(places))
+        if place.buffer is not None and isinstance(made := place.buffer.written_by, Definition):
+            made.first = len(places) + 1
         values.append(best)
         places.append(place)
     return _side_by_side(low, values, a.dtype), _side_by_side(low, places, torch.int64)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from compiler.draft.expressions import Expr, loads_of, make, walk
+from compiler.draft.expressions import Expr, loads_of, make, put, walk
 from compiler.draft.index import Index, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition
@@ -63,23 +63,6 @@ class StreamKernel(PackedKernel):
     def leaf(self, expr: Expr, names: dict[Buffer, str]) -> Expr:
         """The expression with what is at hand by its name."""
         return put(expr, lambda e: make("scalar", names[e.args[0]], type=e.type) if e.op == "load" and e.args[0] in names else None)  # fmt: skip
-
-
-def put(expr: Expr, other) -> Expr:
-    """The expression with what `other` says in place of some of its parts, None where they stay."""
-    done: dict[int, Expr] = {}
-
-    def visit(one: Expr) -> Expr:
-        if id(one) not in done:
-            new = other(one)
-            if new is None:
-                args = [visit(arg) if isinstance(arg, Expr) else arg for arg in one.args]
-                same = all(a is b for a, b in zip(args, one.args, strict=True))
-                new = one if same else make(one.op, *args, type=one.type)
-            done[id(one)] = new
-        return done[id(one)]
-
-    return visit(expr)
 
 
 def streams_of(program: SelectedProgram, outputs: set[Buffer], multiples: list[sympy.Symbol]) -> list[StreamKernel]:

@@ -41,6 +41,7 @@ def columns_function(
     top.line("const int tile_part = blockIdx.x % tile_blocks;")
     top.line(f"const {wide} {pack} = static_cast<{wide}>(blockIdx.x / tile_blocks) * Lanes + tile_lane;")
     wait(top, pdl, "Split")
+    mark = len(top.lines)
     hoist(text, [text.value(m) for m in folds], 0, top, {})
     top.lines += indent(accumulators(text, folds, True), 1)
     body, here = Scope(2, top), Scope(0, top)
@@ -87,7 +88,7 @@ def columns_function(
     before, begin = text.tables_text(name)
     lines = [
         *before, "template <int Lanes, int Deep, int Split, int Unroll>",
-        f"__global__ void __launch_bounds__(Lanes * Deep) {name}({', '.join(parameters)}) {{", *begin, *top.lines, "}", "",
+        f"__global__ void __launch_bounds__(Lanes * Deep) {name}({', '.join(parameters)}) {{", *top.lines[:mark], *begin, *top.lines[mark:], "}", "",
     ]  # fmt: skip
     return KernelFunction(
         name,

@@ -8,7 +8,18 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from compiler.codegen.levels import StoreStatement, folds_of, hoist, indent, load_kept, run_pass, stores_of
+from compiler.codegen.firsts import first_groups, open_keys, print_firsts
+from compiler.codegen.levels import (
+    StoreStatement,
+    folds_of,
+    hoist,
+    indent,
+    load_kept,
+    load_numbers,
+    run_pass,
+    stores_of,
+    windows_within,
+)
 from compiler.codegen.online import online_groups, print_pass, print_results
 from compiler.codegen.printer import Printer
 from compiler.codegen.ragged import RaggedText
@@ -44,9 +55,13 @@ class KernelFunction:
 def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged: int = 0, edges: bool = False) -> Text:
     """`ragged`: elements of a pack of rows that packs do not divide; 0: packs are the program's. `edges`: see ragged.py."""
     fast = all(b.dtype not in (torch.float32, torch.float64) for b in _large(program))
-    if ragged:
-        return RaggedText(program, kernel, fast, ragged, edges)
-    return Text(program, kernel, "int" if narrow else "int64_t", fast)
+    text = (
+        RaggedText(program, kernel, fast, ragged, edges)
+        if ragged
+        else Text(program, kernel, "int" if narrow else "int64_t", fast)
+    )
+    text.staged = {}
+    return text
 
 
 SMALL_SHARE = 16
@@ -71,6 +86,8 @@ def signature(
     indices += [store.place for store in stores] + [store.by[1] for store in stores if store.by] + counts
     if isinstance(text, RaggedText):
         indices += [window.buffer.elements for window in text.windows(roots) if not window.aligned]
+    elif text.width > 1 and not plain:
+        indices += [window.buffer.elements for window in text.windows(roots) if window.edged]
     known = set(program.lowered.hints)
     sizes = sorted({s for index in indices for s in index.free_symbols & known}, key=str)
     read = {e.args[0].text: e.args[0] for e in walk(roots) if e.op in ("load", "load_at")}
@@ -193,10 +210,12 @@ def rows_function(
     top.line(f"const {wide} {row} = is_row ? team_row : 0;")
     top.lines += indent(text.opening(), 1)
     wait(top, pdl, "Split")
+    waited = len(top.lines)
     loaded: dict[Window, str] = {}
+    numbers: dict[int, str] = {}
     if resident:
-        loaded = load_kept(text, top, roots, end, slots)
-    mark = 0 if text.tables else len(top.lines)  # tables are fetched while packs are on their way
+        loaded, numbers = load_kept(text, top, roots, end, slots)
+    mark = waited if text.tables or text.staged else len(top.lines)  # tables are fetched while packs are on their way
     open_loop = (
         ["#pragma unroll", f"for (int item = 0; item < {slots}; ++item) {{", f"    const {wide} {pack} = team_member + item * team_step;",
          f"    if (is_row && {text.inside(str(pack), end)}) {{"]
@@ -210,12 +229,15 @@ def rows_function(
         for load in loads_of(roots)
         if (found := text.load_window(load)) is None or found[0] not in loaded
     }
+    selected = first_groups(text, folds) if resident and not ragged else []
+    found_so = {member for group in selected for member in group.members}
+    keyed = {group.best[0]: group for group in selected}
     online = [] if resident else online_groups(text, folds)
     merged = {one for group in online for one in (*group.sums, *(made for made, _ in group.made))}
     early = {s: s.stage for s in full if s.stage in stages and s.buffer.text not in again} if resident else {}
     passes = {
         stage: [
-            *(text.value(m) for m in folds if m.stage == stage),
+            *(text.value(m) for m in folds if m.stage == stage and (m in keyed or m not in found_so)),
             *(s.value for s in full if early.get(s, final) == stage),
         ]
         for stage in stages
@@ -227,21 +249,25 @@ def rows_function(
     top.lines += [f"    float {name}[{slots}]{f'[{text.width}]' if lane else ''};" for name in holds.values()]
     loops = 0
     for stage in sorted({*stages, last_fold + 1}):
-        here = [m for m in folds if m.stage == stage and m not in merged]
+        here = [m for m in folds if m.stage == stage and m not in merged and m not in found_so]
+        firsts = [one for one in keyed if one.stage == stage]
         groups = [group for group in online if group.maximum.stage == stage]
         written = [store for store in full if early.get(store, final) == stage] if stage in stages else []
-        if stage in stages and (here or written):
+        if stage in stages and (here or firsts or written):
             loops += 1
             sums = [one for group in groups for one in group.sums]
-            hoist(text, [*(text.value(m) for m in [*here, *sums]), *(s.value for s in written)], 0, top, {})
+            hoist(text, [*(text.value(m) for m in [*here, *firsts, *sums]), *(s.value for s in written)], 0, top, {})
             top.lines += indent(accumulators(text, [*here, *sums], False), 1)
+            top.lines += indent([open_keys(text, keyed[one], slots) for one in firsts], 1)
             if groups:
                 others = [m for m in here if all(m is not group.maximum for group in groups)]
                 print_pass(text, top, groups, others, written, end)
             else:
                 keep = [(expr, kept[id(expr)]) for expr in again_by.get(stage, [])]
                 left = {id(expr): kept[id(expr)] for at, found in again_by.items() if at < stage for expr in found}
-                made = run_pass(text, top, here, written, loaded=loaded, hold=True, kept=left, keep=keep)
+                made = run_pass(
+                    text, top, [*here, *firsts], written, loaded=loaded, hold=True, kept=numbers | left, keep=keep
+                )
                 deep = 3 if resident else 2
                 body = indent(text.pack_opening(), deep) + made.lines(deep)
                 top.lines += indent(open_loop, 1) + body + indent(close_loop, 1)
@@ -254,6 +280,8 @@ def rows_function(
                 top.line(f"{folded} = {call};")
             for group in groups:
                 print_results(text, top, group, own[group.maximum])
+            for one in firsts:
+                print_firsts(text, top, keyed[one])
         row_stores(
             text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "if (is_row && team_member == 0) {"
         )
@@ -277,7 +305,8 @@ def rows_function(
     ]  # fmt: skip
     beside = 8 if ragged else 0  # of the one element beside a row's packs
     bytes = max(
-        _bytes(loaded, beside), _bytes(_still_needed(text, passes, again_by), beside) + 4 * text.width * len(holds)
+        _bytes(loaded, beside) + 4 * len(numbers),
+        _bytes(_still_needed(text, passes, again_by), beside) + 4 * text.width * len(holds),
     )
     return KernelFunction(
         name,
@@ -360,7 +389,8 @@ def row_stores(text: Text, top: Scope, stores: list[StoreStatement], who: str) -
 
 def _packed(text: Text, roots: list[Expr], stores: list[StoreStatement]) -> tuple[Buffer, ...]:
     """Buffers that are moved by more than an element at a time."""
-    windows = [*text.windows(roots), *(p[0] for s in stores if (p := text.window(s.buffer, s.place, s.by)))]
+    windows = [*text.windows(roots), *windows_within(text, roots)]
+    windows += [p[0] for s in stores if (p := text.window(s.buffer, s.place, s.by))]
     found = [window.buffer for window in windows if window.width > 1 and window.aligned]
     return tuple(dict.fromkeys(found))
 
@@ -369,21 +399,15 @@ def _ahead(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> tuple[d
     """What is loaded for all a thread's packs before any of them is stored: windows whose places need nothing that is loaded, and, by
     id, single numbers of a pack."""
     windows = [w for w in text.windows(roots) if w.by is None]
-    single = [e for e in text.always(roots) if e.op == "load" and text.level(e) == 1 and text.load_window(e) is None]
-    found, numbers = {}, {}
+    found = {}
     loads = Scope(3, top)
     for window in windows:
         name = text.fresh(f"{window.buffer.name}_ahead")
         top.line(f"{text.type_of(window)} {name}[Items];")
         loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, None))};")
         found[window] = f"{name}[item]"
-    for load in single:
-        buffer, place = load.args
-        name = text.fresh(f"{buffer.name}_ahead")
-        top.line(f"{text.element(buffer.dtype)} {name}[Items];")
-        loads.line(f"{name}[item] = {text.pointer(buffer)}[{text.index(place)}];")
-        numbers[id(load)] = text.loaded_text(buffer, f"{name}[item]")
-    if windows or single:
+    numbers = load_numbers(text, top, loads, roots, "Items")
+    if windows or numbers:
         place = f"(static_cast<{text.wide}>(block) * Items + item) * Threads + threadIdx.x"
         top.lines += [
             "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
@@ -411,7 +435,7 @@ def elements_function(
     top.lines += indent(text.opening(), 1)
     hoist(text, roots, 0, top, {})
     loaded, numbers = ({}, {}) if folds else _ahead(text, top, roots, pack, end)
-    mark = 0 if text.tables else len(top.lines)
+    mark = 0 if text.tables or text.staged else len(top.lines)
     body = Scope(3, top)
     body.lines += indent(text.pack_opening(), 3)
     loops = [f"for ({wide} {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{" for loop, size in kernel.inner]

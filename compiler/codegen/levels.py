@@ -225,8 +225,9 @@ def run_pass(
 
 def load_kept(
     text: Text, top: Scope, roots: list[Expr], end: str, slots: str, first: str = "team_member"
-) -> dict[Window, str]:
-    """Every window that is read, loaded before anything else: a row's bytes are in flight at once. `first`: a thread's first pack."""
+) -> tuple[dict[Window, str], dict[int, str]]:
+    """Every window that is read, loaded before anything else: a row's bytes are in flight at once; and, by id, single numbers of a pack.
+    `first`: a thread's first pack."""
     windows = [w for w in text.windows(roots) if w.by is None or text.level(w.by[0]) == 0]
     hoist(text, [w.by[0] for w in windows if w.by], 0, top, {})
     found = {}
@@ -237,12 +238,27 @@ def load_kept(
         top.line(f"{text.type_of(window)} {name}[{slots}];")
         loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, printer))};")
         found[window] = f"{name}[item]"
-    if windows:
+    numbers = load_numbers(text, top, loads, roots, slots)
+    if windows or numbers:
         top.lines += [*indent([
             "#pragma unroll", f"for (int item = 0; item < {slots}; ++item) {{",
             f"    const {text.wide} {text.counter} = {first} + item * team_step;", f"    if (is_row && {text.inside(str(text.counter), end)}) {{",
             *indent(text.pack_opening(), 2)], top.indent), *loads.lines, *indent(["    }", "}"], top.indent),
         ]  # fmt: skip
+    return found, numbers
+
+
+def load_numbers(text: Text, top: Scope, loads: Scope, roots: list[Expr], slots: str) -> dict[int, str]:
+    """Single numbers of a pack whose places need nothing that is loaded, put where `loads` puts windows: their texts by id."""
+    found = {}
+    for load in [
+        e for e in text.always(roots) if e.op == "load" and text.level(e) == 1 and text.load_window(e) is None
+    ]:
+        buffer, place = load.args
+        name = text.fresh(f"{buffer.name}_ahead")
+        top.line(f"{text.element(buffer.dtype)} {name}[{slots}];")
+        loads.line(f"{name}[item] = {text.pointer(buffer)}[{text.index(place)}];")
+        found[id(load)] = text.loaded_text(buffer, f"{name}[item]")
     return found
 
 

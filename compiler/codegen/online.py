@@ -147,10 +147,10 @@ def print_pass(
     names = {group.maximum: text.fold_names[group.maximum] for group in groups}
     sums = [one for group in groups for one in group.sums]
     roots = [*(text.value(m) for m in [*folds, *names, *sums]), *(root for store in stores for root in store.roots)]
-    loaded = load_kept(text, inside, roots, end, str(AHEAD), first)
+    loaded, numbers = load_kept(text, inside, roots, end, str(AHEAD), first)
 
     def each(folds: list[Member], stores: list[StoreStatement], hold: bool = False) -> None:
-        made = run_pass(text, inside, folds, stores, loaded=loaded, hold=hold)
+        made = run_pass(text, inside, folds, stores, loaded=loaded, hold=hold, kept=numbers)
         inside.lines += [
             "        #pragma unroll", f"        for (int item = 0; item < {AHEAD}; ++item) {{",
             f"            const {wide} {pack} = {first} + item * team_step;", f"            if ({pack} < {end}) {{",

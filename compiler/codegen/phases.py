@@ -32,7 +32,7 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
     ]  # fmt: skip
     roots = [root for phase in kernel.phases for root in phase.roots]
     counts = [index for p in kernel.phases for index in (p.outer_end, p.inner_end, *p.places)]
-    counts += [*kernel.held.values(), kernel.units]
+    counts += [*kernel.held.values(), kernel.units, *(p.definition.outs[0].elements for p in kernel.phases)]
     parameters, arguments = signature(text, stores, roots, counts, plain=True)
     memory, units, workspace, bytes = map(text.fresh, ("memory", "units", "workspace", "unit_bytes"))
     sizes, pointers, taken = [], [], "0"
@@ -74,6 +74,11 @@ def _is_alone(phase: Phase) -> bool:
     return phase.definition.kind not in ("map", "add", *SORTS) and phase.outer_end == 1
 
 
+def _places(program: KernelProgram, phase: Phase) -> str:
+    """How many elements it adds to, in the entry's names."""
+    return in_axes(program, phase.definition.outs[0].elements) if phase.definition.kind == "add" else "0"
+
+
 def memory_bytes(buffer, count: str) -> str:
     return f"(({count}) * {buffer.dtype.itemsize} + {LINE - 1}) / {LINE} * {LINE}"
 
@@ -86,7 +91,7 @@ def launch_phases(program: KernelProgram, function: KernelFunction) -> list[str]
     most = dict.fromkeys(in_axes(program, sympy.expand(p.outer_end * p.inner_end)) for p in kernel.phases)
     if kernel.units == 1:
         work = ", ".join(
-            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {2 if p.definition.kind in SORTS else 1}}}"
+            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {2 if p.definition.kind in SORTS else 1}, {_places(program, p)}}}"
             for p in kernel.phases
         )
         return [f"launch_one_unit({', '.join([function.name, f'{{{work}}}', bytes, 'stream', *function.arguments])});"]
@@ -176,7 +181,9 @@ def _added(text: Text, phase: Phase, ends: str) -> list[str]:
         _lambda(f"{_given(phase)}, [[maybe_unused]] int64_t& known", scope.lines, f"static_cast<int64_t>({place})" if when is None else f"{when} ? static_cast<int64_t>({place}) : -1"),
         _lambda(_given(phase), before, text.stored_text(out, value)),
     ]  # fmt: skip
-    return _ended(f"phase_add_all<{str(when is None).lower()}>({ends}, {text.pointer(out)}, ", parts)
+    return _ended(
+        f"phase_add_all<{str(when is None).lower()}>({ends}, {text.pointer(out)}, {index_text(out.elements)}, ", parts
+    )
 
 
 def _is_rising(halved: Expr, phase: Phase) -> bool:

@@ -41,6 +41,8 @@ class Printer(Statements):
             if expr.op == "load_at":
                 buffer, base, stride, place = expr.args
                 step = f"static_cast<int64_t>({_bare(self.text(place, scope))}) * {_factor(of.index(stride))}"
+                if table := of.table_of(expr):
+                    return f"{table}[{step if base == 0 else f'{of.index(base)} + {step}'}]"
                 return self._reader(buffer, step if base == 0 else f"{of.index(base)} + {step}", self)
         return super()._print(expr, scope)
 

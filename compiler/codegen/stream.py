@@ -15,14 +15,14 @@ from compiler.codegen.kernels import KernelFunction, signature, wait
 from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text
-from compiler.draft.expressions import Expr, make
+from compiler.draft.expressions import Expr, make, put
 from compiler.draft.index import Index
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
-from compiler.streams import StreamKernel, put
+from compiler.streams import StreamKernel
 
 THREADS, WARP = 256, 32
 MOST_REGISTERS = 64

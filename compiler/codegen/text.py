@@ -6,17 +6,16 @@ fold, a lane of the pack. An expression is printed at the outermost level that k
 
 from __future__ import annotations
 
-import math
-import operator
 import re
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Container
 
 import sympy
 import torch
 
+from compiler.codegen import windows
+from compiler.codegen.windows import Window
 from compiler.draft.accumulators import identity
-from compiler.draft.expressions import COST, Expr, constant, make, walk
+from compiler.draft.expressions import COMPUTED, COST, Expr, constant, loads_of, make, walk
 from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Member
@@ -30,28 +29,12 @@ BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_right": ">>", "shi
 FOLD_OF = {"sum": "a + b", "prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)", "any": "a || b", "all": "a && b"}  # fmt: skip
 
 
-LANE_OPERATIONS: dict[str, Callable] = {
-    "index": int, "const": int, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq,
-    "ne": operator.ne, "and": operator.and_, "or": operator.or_, "not": operator.not_,
-}  # fmt: skip
-"""Of conditions that a lane's number may decide."""
+MOST_STAGED = 256
+"""Elements of a tensor of which a block keeps a copy."""
 
 
 def element_type(dtype: torch.dtype) -> str:
     return STORED.get(dtype) or HALVES[dtype]
-
-
-@dataclass(frozen=True)
-class Window:
-    """`width` neighbouring elements from `base` on, which a pack's lanes lie in. `by` is the computed part of the place."""
-
-    buffer: Buffer
-    base: Index
-    width: int
-    by: tuple[Expr, Index] | None = None
-    """(computed index, its stride in elements)."""
-    aligned: bool = True
-    """Whether it begins where a pack may be moved at once; otherwise see ragged.py."""
 
 
 class Text:
@@ -96,6 +79,11 @@ class Text:
         self._needed: dict[int, frozenset[int]] | None = None
         self.index_names: dict[Index, str] = {}
         """Products of sizes that places are divided by: parameters of their own."""
+        self.staged: dict[Buffer, str] | None = None
+        """Small tensors of which a block keeps a copy in shared memory; None: none is."""
+        self.keys: dict[Member, str] = {}
+        """Of a fold whose elements are kept as keys: what puts one there."""
+        self._shifts: dict[tuple[Buffer, Index], tuple[int, int]] | None = None
 
     # ------------------------------------------------------------------------------------------ values
 
@@ -123,6 +111,8 @@ class Text:
             result = self._made(expr.op, args, expr.type)
         else:
             result = expr
+        if result.op == "masked" and self.guards and self.level(result.args[0]) < self.innermost + (self.width == 1):
+            result = windows.together(result)
         result = result if self.lines is None else self.in_lines(result)
         self._resolved[id(expr)] = result
         self._resolved[id(result)] = result
@@ -152,24 +142,7 @@ class Text:
 
     def placed(self, index: Index) -> Index:
         """A place that a program names, in this text's variables."""
-        pack = self.kernel.pack
-        if self.lines is None or pack not in index.free_symbols:
-            return index
-        line, at, length = self.lines
-        parts: dict[Index, Index] = {}
-        for atom in index.atoms(FloorDiv, Modulo):
-            by = sympy.cancel(atom.args[1] / length) if atom.args[0] == pack else None
-            if by is not None and by != 1 and sympy.numer(by) == 1:  # a part of a line
-                part = FloorDiv(at, atom.args[1]) + line / by
-                parts[atom] = part if isinstance(atom, FloorDiv) else Modulo(at, atom.args[1])
-                continue
-            if by is None or sympy.denom(by) != 1:
-                continue
-            if isinstance(atom, FloorDiv):
-                parts[atom] = line if by == 1 else FloorDiv(line, by)
-            else:
-                parts[atom] = at if by == 1 else Modulo(line, by) * length + at
-        return sympy.expand(index.xreplace(parts).xreplace({pack: line * length + at}))
+        return index if self.lines is None else windows.by_lines(index, self.kernel.pack, self.lines)
 
     def _made(self, op: str, args: list, type: str) -> Expr:
         """The operation; where numbers may be approximate, a division by what does not change is done once, as a reciprocal."""
@@ -234,7 +207,7 @@ class Text:
         if not constant.is_Integer:
             return None
         least = 1 << int(max(offsets)).bit_length()
-        for width in (least, 2 * least, *self._odd_width(buffer, first, int(max(offsets)))):
+        for width in (least, 2 * least, *windows.odd_width(buffer, first, int(max(offsets)), self.width)):
             within = int(constant) % width
             if (
                 within + max(offsets) >= width
@@ -247,21 +220,26 @@ class Text:
                 return Window(buffer, base, width, by), sympy.expand(place - base)
         return None
 
-    def _odd_width(self, buffer: Buffer, first: Index, most: int) -> list[int]:
-        """Of elements of a few each: three neighbours of every lane are a window of 24."""
-        steps = [int(term.as_coeff_Mul()[0]) for term in sympy.Add.make_args(first) if term.free_symbols]
-        width = math.gcd(*steps) if all(step > 0 for step in steps) else 0
-        whole = width % self.width == 0 and width * buffer.dtype.itemsize % 16 == 0
-        return [width] if whole and most < width <= 8 * self.width else []
-
     def load_window(self, expr: Expr) -> tuple[Window, Index] | None:
         if expr.op == "load":
-            return self.window(expr.args[0], expr.args[1], lanes=self._lanes_of(expr))
+            return self._shifted(*expr.args) or self.window(expr.args[0], expr.args[1], lanes=self._lanes_of(expr))
         if expr.op == "load_at":
             buffer, base, stride, place = expr.args
             if self.level(place) < len(self.levels) - 1 or self.width == 1:
                 return self.window(buffer, base, (place, stride), lanes=self._lanes_of(expr))
         return None
+
+    def _shifted(self, buffer: Buffer, place: Index) -> tuple[Window, Index] | None:
+        """The window of a load that lies across the edges of packs, and of those beside it."""
+        if self.width == 1 or not self.guards:
+            return None
+        if self._shifts is None:
+            self._shifts = windows.shifts_of([self.value(m) for m in self.kernel.members], self.lane, self.width)
+        rest, shift = windows.apart(place, self.lane)
+        if (buffer, rest) not in self._shifts:
+            return None
+        first, width = self._shifts[buffer, rest]
+        return Window(buffer, sympy.expand(rest + first), width, edged=True), self.lane + shift - first
 
     def _lanes_of(self, load: Expr) -> frozenset[int] | None:
         """Lanes that need it; None: all of them."""
@@ -288,19 +266,7 @@ class Text:
 
     def holding(self, condition: Expr) -> frozenset[int] | None:
         """The lanes for which a condition holds; None where more than the lane decides it."""
-        if self.width == 1 or any(e.op not in LANE_OPERATIONS for e in walk([condition])):
-            return None
-        if any(e.args[0].free_symbols - {self.lane} for e in walk([condition]) if e.op == "index"):
-            return None
-
-        def value(expr: Expr, lane: int):
-            if expr.op == "index":
-                return int(expr.args[0].subs(self.lane, lane))
-            if expr.op == "const":
-                return expr.args[0]
-            return LANE_OPERATIONS[expr.op](*(value(arg, lane) for arg in expr.args))
-
-        return frozenset(lane for lane in range(self.width) if value(condition, lane))
+        return windows.holding(condition, self.lane, self.width) if self.width > 1 else None
 
     def always(self, roots: list[Expr], known: Container[int] = ()) -> list[Expr]:
         """What is evaluated whatever the conditions are, outermost first; without what only says where a window begins.
@@ -324,6 +290,8 @@ class Text:
     def windows(self, roots: list[Expr], known: Container[int] = ()) -> list[Window]:
         """What all lanes load together, in order."""
         found = [w for e in self.always(roots, known) if e.op in ("load", "load_at") and (w := self.load_window(e))]
+        if self.width > 1 and self.guards:  # these may be loaded whatever the conditions are
+            found += [w for e in loads_of(roots) if e.op == "load" and (w := self._shifted(*e.args))]
         return list(dict.fromkeys(window for window, _ in found))
 
     # ------------------------------------------------------------------------------------------ packs and their lanes
@@ -349,6 +317,9 @@ class Text:
         return []
 
     def load(self, window: Window, address: str) -> str:
+        if window.edged:
+            first, count = self.index(window.base), self.index(window.buffer.elements)
+            return f"load_inside<{window.width}, {self.width}>({self.pointer(window.buffer)}, {first}, {count})"
         return f"load_pack<{window.width}>({address})"
 
     def store(self, window: Window, address: str, name: str) -> str:
@@ -394,7 +365,26 @@ class Text:
                 f"        {table}[{at}] = {name}_{table}[{at}];",
                 "    }",
             ]
+        for buffer, table in (self.staged or {}).items():
+            inside += [
+                f"    __shared__ {COMPUTED[buffer.dtype]} {table}[{buffer.elements}];",
+                f"    for (int at = threadIdx.x; at < {buffer.elements}; at += blockDim.x) {{",
+                f"        {table}[at] = {self.loaded_text(buffer, f'{self.pointer(buffer)}[at]')};",
+                "    }",
+            ]
         return before, [*inside, "    __syncthreads();"] if inside else []
+
+    def table_of(self, load: Expr) -> str | None:
+        """The block's copy of the tensor, where every lane looks up a place in one that is small."""
+        buffer: Buffer = load.args[0]
+        given = self.program.inputs.get(buffer.text) is buffer and buffer.text not in self.program.outputs
+        if self.staged is None or not given or self.level(load) < self.innermost:
+            return None
+        if not buffer.elements.is_Integer or buffer.elements > MOST_STAGED:
+            return None
+        if buffer not in self.staged:
+            self.staged[buffer] = self.fresh(f"{buffer.name}_table")
+        return self.staged[buffer]
 
     def element(self, dtype: torch.dtype) -> str:
         return element_type(dtype)
@@ -446,6 +436,8 @@ class Text:
 
     def step(self, member: Member, name: str, text: str) -> str:
         kind = member.definition.kind
+        if member in self.keys:
+            return f"{self.keys[member]}({_bare(text)});"
         if kind in ("sum", "prod"):
             return f"{name} {'+' if kind == 'sum' else '*'}= {_bare(text)};"
         if kind in ("max", "min"):

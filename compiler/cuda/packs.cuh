@@ -17,6 +17,19 @@ __device__ __forceinline__ Pack<T, Items> load_pack(const T* from) {
     return *reinterpret_cast<const Pack<T, Items>*>(from);
 }
 
+// Packs of `Each` from the element `first` on, those that lie among the `count` there are.
+template <int Items, int Each, typename T, typename Place>
+__device__ __forceinline__ Pack<T, Items> load_inside(const T* from, Place first, Place count) {
+    Pack<T, Items> pack = {};
+#pragma unroll
+    for (int at = 0; at < Items; at += Each) {
+        if (first + at >= 0 && first + at < count) {
+            *reinterpret_cast<Pack<T, Each>*>(pack.at + at) = load_pack<Each>(from + first + at);
+        }
+    }
+    return pack;
+}
+
 template <typename T, int Items>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T, Items>& pack) {
     *reinterpret_cast<Pack<T, Items>*>(to) = pack;

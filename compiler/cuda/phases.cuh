@@ -32,8 +32,23 @@ template <typename T>
 __device__ __forceinline__ void phase_add(T* to, T value) { atomicAdd(to, value); }
 template <>
 __device__ __forceinline__ void phase_add<int64_t>(int64_t* to, int64_t value) {
+#if defined(__CUDA_ARCH__) && defined(__CUDACC__)
+    if (__isShared(to)) {  // where 64 bits are added by a loop, and 32 by one instruction
+        unsigned* const words = reinterpret_cast<unsigned*>(to);
+        const unsigned low = static_cast<unsigned>(value), before = atomicAdd(words, low);
+        const unsigned high = static_cast<unsigned>(value >> 32) + (before + low < before);
+        if (high != 0) {
+            atomicAdd(words + 1, high);
+        }
+        return;
+    }
+#endif
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 }
+
+// Whether what the grid adds to is so little that each block first adds to a copy in its own memory.
+constexpr int64_t kFewPlaces = 2048;
+__host__ __device__ __forceinline__ bool are_few(int64_t places, int64_t count) { return places <= kFewPlaces && 16 * places <= count; }
 
 // The first step from `known` on, below `end`, that does not hold: most often it is one of the next two.
 template <typename Holds>
@@ -55,16 +70,15 @@ __device__ __forceinline__ int64_t halve_from(int64_t known, int64_t end, Holds 
     return begin;
 }
 
-// Adds value(outer, inner) to the element that place(outer, inner, known) names, none below zero. `known`: what the place found out last, of
-// a row before. Rows of a grid that go to one place one after the other, as those of a segment do, are added up first, four loaded at once.
+// Rows of a grid that go to one place one after the other, as those of a segment do, are added up first, four loaded at once.
 template <bool Always, typename Span, typename T, typename Place, typename Value>
-__device__ __forceinline__ void phase_add_all(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
-    const int64_t run = span.spread && inner > 1 && outer * inner >= INT64_C(1) << 19 ? 16 : 1;
-    phase_map(span, (outer + run - 1) / run, inner, [=](int64_t chunk, int64_t at) {
+__device__ __forceinline__ void add_runs(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
+    constexpr int64_t kRun = 16;
+    phase_map(span, (outer + kRun - 1) / kRun, inner, [=](int64_t chunk, int64_t at) {
         int64_t current = -1, known = 0;
         T sum = T(0);
-        const int64_t end = (chunk + 1) * run < outer ? (chunk + 1) * run : outer;
-        for (int64_t first = chunk * run; first < end; first += 4) {
+        const int64_t end = (chunk + 1) * kRun < outer ? (chunk + 1) * kRun : outer;
+        for (int64_t first = chunk * kRun; first < end; first += 4) {
             T values[4];
 #pragma unroll
             for (int ahead = 0; ahead < 4; ++ahead) {
@@ -91,6 +105,57 @@ __device__ __forceinline__ void phase_add_all(Span span, int64_t outer, int64_t 
             phase_add(to + current, sum);
         }
     });
+}
+
+// A thread's four elements lie a quarter of all apart: its loads are in flight together, and beside its neighbours'.
+template <bool Always, typename Span, typename T, typename Place, typename Value>
+__device__ __forceinline__ void add_quarters(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
+    const bool flat = outer == 1;
+    const int64_t quarter = ((flat ? inner : outer) + 3) / 4;
+    phase_map(span, flat ? 1 : quarter, flat ? quarter : inner, [=](int64_t row, int64_t at) {
+        int64_t wanted[4];
+        T values[4];
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            const int64_t own_row = flat ? 0 : row + part * quarter, own_at = flat ? at + part * quarter : at;
+            int64_t known = 0;
+            const bool is_one = own_row < outer && own_at < inner;
+            wanted[part] = is_one ? place(own_row, own_at, known) : -1;
+            values[part] = (Always ? is_one : wanted[part] >= 0) ? value(own_row, own_at) : T(0);
+        }
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+            if (wanted[part] >= 0) {
+                phase_add(to + wanted[part], values[part]);
+            }
+        }
+    });
+}
+
+// Adds value(outer, inner) to the element, of `places`, that place(outer, inner, known) names, none below zero. `known`: what the place
+// found out last, of a row before.
+template <bool Always, typename Span, typename T, typename Place, typename Value>
+__device__ __forceinline__ void phase_add_all(Span span, int64_t outer, int64_t inner, T* to, int64_t places, Place place, Value value) {
+    if constexpr (!std::is_same<Span, BlockSpan>::value) {
+        if (span.spread && are_few(places, outer * inner)) {
+            T* const own = reinterpret_cast<T*>(span.shared);
+            for (int at = threadIdx.x; at < places; at += blockDim.x) {
+                own[at] = T(0);
+            }
+            __syncthreads();
+            add_quarters<Always>(span, outer, inner, own, place, value);
+            for (int at = threadIdx.x; at < places; at += blockDim.x) {
+                if (own[at] != T(0)) {
+                    phase_add(to + at, own[at]);
+                }
+            }
+            return;
+        }
+        if (span.spread && inner > 1 && outer * inner >= INT64_C(1) << 19) {
+            return add_runs<Always>(span, outer, inner, to, place, value);
+        }
+    }
+    add_quarters<Always>(span, outer, inner, to, place, value);
 }
 
 // put(kept, the reduction of element(kept, step)): by the whole block where one is kept, by a warp where that is worth it, else by a thread.
@@ -301,11 +366,12 @@ void launch_phases(
     cudaFreeAsync(workspace, stream);
 }
 
-// How much a phase of one unit is: `alone`: one block's; `steps`: launches.
+// How much a phase of one unit is: `alone`: one block's; `steps`: launches; `places`: that it adds to, 0 if it does not.
 struct PhaseWork {
     int64_t count;
     bool alone;
     int steps;
+    int64_t places;
 };
 
 // Launches cost 2 us each: one token's moe_align of ten phases took 26 us so on an H200, and 9 by one block.
@@ -331,11 +397,14 @@ void launch_one_unit(
     }
     int only = 0;
     for (const PhaseWork& phase : phases) {
-        const int threads = phase.alone || phase.steps > 1 ? 1024 : 256;
-        const int64_t wanted = phase.alone ? 1 : (phase.count + threads - 1) / threads;
-        const unsigned blocks = static_cast<unsigned>(wanted < 1 ? 1 : wanted < kMostBlocks ? wanted : kMostBlocks);
+        const bool few = phase.places > 0 && are_few(phase.places, phase.count);
+        const int threads = phase.alone || phase.steps > 1 || few ? 1024 : 256;
+        const int64_t each = few ? 4 * threads : threads, most_blocks = few ? kMostBlocks / 8 : kMostBlocks;
+        const int64_t wanted = phase.alone ? 1 : (phase.count + each - 1) / each;
+        const unsigned blocks = static_cast<unsigned>(wanted < 1 ? 1 : wanted < most_blocks ? wanted : most_blocks);
+        const int shared = phase.steps > 1 ? kSortRun * 12 : few ? static_cast<int>(phase.places * 8) : 0;
         for (int step = 0; step < phase.steps; ++step) {
-            launch_with_shared<false>(kernel, blocks, 1, threads, phase.steps > 1 ? kSortRun * 12 : 0, stream, arguments..., 2 * only + step, int64_t{1}, workspace, unit_bytes);
+            launch_with_shared<false>(kernel, blocks, 1, threads, shared, stream, arguments..., 2 * only + step, int64_t{1}, workspace, unit_bytes);
         }
         ++only;
     }

@@ -21,7 +21,6 @@ int enable_pdl = 0;
 namespace {
 
 #include "packs.cuh"
-
 #include "ragged.cuh"
 
 [[maybe_unused]] __device__ __forceinline__ float round_to_float16(float value) { return to_float(to<__half>(value)); }
@@ -496,5 +495,6 @@ inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int mo
 }
 #endif
 
+#include "firsts.cuh"
 #include "sorts.cuh"
 #include "phases.cuh"

@@ -179,6 +179,23 @@ def walk(roots: Iterable[Expr]) -> Iterator[Expr]:
         stack.extend(arg for arg in reversed(expr.args) if isinstance(arg, Expr))
 
 
+def put(expr: Expr, other) -> Expr:
+    """The expression with what `other` says in place of some of its parts, None where they stay."""
+    done: dict[int, Expr] = {}
+
+    def visit(one: Expr) -> Expr:
+        if id(one) not in done:
+            new = other(one)
+            if new is None:
+                args = [visit(arg) if isinstance(arg, Expr) else arg for arg in one.args]
+                same = all(a is b for a, b in zip(args, one.args, strict=True))
+                new = one if same else make(one.op, *args, type=one.type)
+            done[id(one)] = new
+        return done[id(one)]
+
+    return visit(expr)
+
+
 def loads_of(roots: Iterable[Expr]) -> list[Expr]:
     """Every load below the roots, in order, once each."""
     return [expr for expr in walk(roots) if expr.op in ("load", "load_at")]

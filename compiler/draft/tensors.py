@@ -174,7 +174,7 @@ class Definition:
     when: Callable[[Position], Expr] | None = None
     """Whether a map's result is stored at all."""
     first: int = 0
-    """Of a sort: how many in front are wanted; 0: all."""
+    """Of a sort: how many in front are wanted; 0: all. Of a place that a selection finds: its round, from 1 on."""
     is_product: bool = False
     """Whether a sum is one of a product of matrices, which reads everything several times: the compiler's."""
 

@@ -99,12 +99,14 @@ def test_what_goes_through_memory_is_right_on_both_devices(reference, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_whole_grid_shares_one_unit(tmp_path):
+@pytest.mark.parametrize("places", ["0 * places", "INT64_MAX"])
+def test_the_whole_grid_shares_one_unit(places, tmp_path):
     text = source(folder_of(tmp_path, WHOLE).spec, WHOLE)
     assert "halve_from(known" in text, "rows of a segment follow one another"
     for few, many in (
         ("kSpreadFrom = 65536", "kSpreadFrom = 0"),
         ("kSortRun = 2048", "kSortRun = 8"),
+        ("16 * places", places),
         ("INT64_C(1) << 19", "1"),
     ):
         assert few in text

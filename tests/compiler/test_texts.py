@@ -113,7 +113,7 @@ SELECTED = "\n".join(
 
 
 def select_spec(device: str) -> str:
-    sizes = ((3, 64), (5, 37), (2, 8))
+    sizes = ((3, 64), (5, 37), (2, 8), (2, 2056))
     workloads = [
         f'Workload(axes={{"rows": {r}, "cols": {c}}}, dtype="float32", devices=({device!r},)),' for r, c in sizes
     ]
@@ -123,7 +123,9 @@ def select_spec(device: str) -> str:
 def test_places_of_extremes_and_the_largest_few_are_right_in_the_emulation(tmp_path):
     (tmp_path / "spec.py").write_text(select_spec("cuda"))
     (tmp_path / "reference.py").write_text(SELECT)
-    (tmp_path / "candidate.cu").write_text(source(catalog.load(str(tmp_path)).spec, SELECT))
+    text = source(catalog.load(str(tmp_path)).spec, SELECT)
+    assert "team_first<Threads" in text
+    (tmp_path / "candidate.cu").write_text(text)
     done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -243,20 +245,46 @@ OF_PARTS = {
     ),
     "turned round": ('("rows", "cols")', "", "torch.roll(x.float(), (1, -1), (0, 1)) + w", 40, "elements"),
     "running sums": ('("rows", "cols")', "", "(x * 0.125).cumsum(-1)", 264, "phases"),
+    "steps beside a pack": (
+        '("rows", "cols")', "", "sum(torch.nn.functional.pad(x, (3, 2))[:, k : k + x.shape[1]] * (k - 2) for k in range(6))", 40, "elements",
+    ),
+    "rows that a column picks": (
+        '("rows", "cols")', "", "(lambda a, b: torch.cat((a[:, :16] * 2, b[:, 16:]), -1))(x[places], x[places.flip(0)])", 40, "elements",
+    ),
+    "a small table": (
+        '("rows",)', "", "(more['table'][((codes[:, :, None] >> torch.tensor((0, 4, 8, 12))) & 15).long()].reshape(x.shape) * x).sum(-1)", 64, "rows",
+    ),
 }  # fmt: skip
+IN_TEXT = {
+    "steps beside a pack": "load_inside<24, 8>(x", "rows that a column picks": "const int64_t v1 = places[", "a small table": "__shared__ float table_table[16]",
+}  # fmt: skip
+TABLE = 'Tensor(name="table", role="input", shape=("16",)),'
 
 
 @pytest.mark.parametrize("form", OF_PARTS)
 def test_what_a_pack_or_a_row_writes_in_parts_is_right_in_the_emulation(form, tmp_path):
     shape, kind, value, columns, sketch = OF_PARTS[form]
-    output = f'Tensor(name="out", role="output", shape={shape}{kind}),'
+    output = f'{TABLE if "more" in value else ""}Tensor(name="out", role="output", shape={shape}{kind}),'
     at = 'Workload(axes={{"rows": {}, "cols": {}}}, dtype="float16", devices=("cuda",)),'
     sizes = " ".join(at.format(rows, columns) for rows in (3, 70))
     (tmp_path / "spec.py").write_text(SPEC.format(dtype="float16", role="input", outputs=output, workloads=sizes))
-    reference = f'import torch\n\n\ndef reference(x, w, places, codes, eps):\n    return {{"out": {value}}}\n'
+    reference = f'import torch\n\n\ndef reference(x, w, places, codes, eps, **more):\n    return {{"out": {value}}}\n'
     (tmp_path / "reference.py").write_text(reference)
     text = source(catalog.load(str(tmp_path)).spec, reference)
     assert read_head(text).versions["float16"][0].kernels[-1].sketch.sketch == sketch
+    assert IN_TEXT.get(form, "") in text
     (tmp_path / "candidate.cu").write_text(text)
     done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_packs_that_a_condition_guards_are_moved_at_once_where_they_are_aligned(tmp_path):
+    output = 'Tensor(name="out", role="output", shape=("rows", "cols")),'
+    workloads = 'Workload(axes={"rows": 3, "cols": 64}, dtype="float16", devices=("cuda",)),'
+    (tmp_path / "spec.py").write_text(SPEC.format(dtype="float16", role="input", outputs=output, workloads=workloads))
+    reference = 'import torch\n\n\ndef reference(x, w, places, codes, eps):\n    return {"out": torch.cat((x[:, :16], w[16:].expand(x.shape[0], -1)), -1)}\n'
+    text = source(
+        catalog.load(str(tmp_path)).spec if (tmp_path / "reference.py").write_text(reference) else None, reference
+    )
+    guards = next(line for line in text.splitlines() if "aligned(out)" in line)
+    assert "aligned(x)" in guards and "aligned(w)" in guards
