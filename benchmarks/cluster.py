@@ -312,7 +312,12 @@ def width(asked: argparse.Namespace) -> None:
                 raise SystemExit(done.stderr[-2000:])
             seconds[plans] = time.monotonic() - began
         result = json.loads(done.stdout)
-        print(f"--width {plans}: {seconds[plans]:.1f} s wall time, {len(result['attempts'])} attempts")
+        nodes = sorted(result["spent"]["nodes"].items(), key=lambda one: -one[1])
+        print(
+            f"--width {plans}: {seconds[plans]:.1f} s wall time, {len(result['attempts'])} attempts; "
+            f"{result['spent']['seconds']:.1f} s by node: {', '.join(f'{name} {s:.1f}' for name, s in nodes if s >= 0.1)}",
+            flush=True,
+        )
     print(f"--width {asked.width} takes {seconds[asked.width] / seconds[1]:.2f} times as long as --width 1")
 
 

@@ -23,6 +23,7 @@ from harness.judge.comparisons import Case, ComparisonRequest, OtherContexts
 from harness.judge.quick import Quick
 from harness.judge.search import Tuned, VariantRatios
 from harness.judge.session import Brought, BuildPlace, EvaluationSession, MissingTool, compile_build, place_build
+from harness.judge.tunables import bake
 from harness.judge.verification import Drawn
 from harness.records import Build, DeviceFacts, Outcome, Verdict
 from harness.timing import roofs
@@ -228,11 +229,14 @@ class Tune(EvaluationQuestion[Tuned]):
             cases: Sequence[Case],
             blocks: int,
         ) -> list[Ratios | None]:
+            built = self._build(session, variants) if session.builds_apart else []
             count = max(1, min(idle(), len(variants)))
 
             def part(first: int) -> tuple[Ratios | None, ...]:
-                some = tuple(variants[first::count])
-                one = MeasureVariants(candidate=self.candidate, variants=some, cases=tuple(cases), blocks=blocks)
+                one = MeasureVariants(
+                    candidate=self.candidate, variants=tuple(variants[first::count]), cases=tuple(cases), blocks=blocks,
+                    built=tuple(built[first::count]),
+                )  # fmt: skip
                 return ask(one).rows
 
             with ThreadPoolExecutor(count) as pool:
@@ -240,6 +244,14 @@ class Tune(EvaluationQuestion[Tuned]):
             return [parts[index % count][index // count] for index in range(len(variants))]
 
         return search.search(session, session.store.get(self.candidate), self.seconds, measure, lambda: max(1, idle()))
+
+    def _build(self, session: EvaluationSession, variants: Sequence[dict[str, int]]) -> list[str]:
+        """Hashes of the variants' texts, built side by side."""
+        source = session.store.get(self.candidate)
+        names = [session.store.put(bake(source, values)) for values in variants]
+        with ThreadPoolExecutor(len(names)) as pool:
+            list(pool.map(session.build, names))
+        return names
 
     def answer_after_crashes(self, session: EvaluationSession, fault: str) -> Tuned:
         as_it_came = search.find_open_tunables(session.store.get(self.candidate))
@@ -253,10 +265,12 @@ class MeasureVariants(EvaluationQuestion[VariantRatios]):
     variants: tuple[dict[str, int], ...]
     cases: tuple[Case, ...]
     blocks: int
+    built: tuple[str, ...] = ()
+    """Hashes of the variants' texts that are built already, by whoever asks."""
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        return (self.candidate,)
+        return (self.candidate, *self.built)
 
     def answer(self, session: EvaluationSession) -> VariantRatios:
         source = session.store.get(self.candidate)

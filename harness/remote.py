@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,7 +69,7 @@ class RemoteEvaluator(Evaluator):
         self, transport: Transport, facts: DeviceFacts, memory_bytes: int, kernel: Kernel, on: Device, store: Store, **settings: Any
     ) -> None:  # fmt: skip
         super().__init__(kernel, on, store, facts=facts, memory_bytes=memory_bytes, **settings)
-        self.transport = transport
+        self.transport, self.builds_apart = transport, on == "cuda"
         self.parcel, self.contents = jobs.bundle_kernel(kernel)
         self.asker = _asker(store.folder)
         self.places: set[str] = set()
@@ -84,9 +85,6 @@ class RemoteEvaluator(Evaluator):
     def waited_s(self) -> float:  # type: ignore[override]
         self.clock.turn()
         return self.clock.total
-
-    def build_ahead(self, candidate: str = "") -> None:
-        """Other machines' cores are theirs."""
 
     def _judge(self, question: EvaluationQuestion[Answer]) -> Answer:
         """Sends it. Raises what an Evaluator raises."""
@@ -127,9 +125,11 @@ class RemoteEvaluator(Evaluator):
     def _pack_session(self, question: EvaluationQuestion, contents: dict[str, bytes]) -> SessionBundle:
         """With the builds of what it is about, made elsewhere if they are not there; what they consist of goes into `contents`."""
         wanted = filter(None, [*question.candidates, *self.beside(), *self.rules.eager(), self.settings.exact_to])
-        bundles, chains = [], {}
-        for name in dict.fromkeys(wanted):
-            build, module = self.build(name), self.backend(name)
+        bundles, chains, names = [], {}, list(dict.fromkeys(wanted))
+        with ThreadPoolExecutor(len(names) or 1) as pool:
+            builds = list(pool.map(self.build, names))
+        for name, build in zip(names, builds, strict=True):
+            module = self.backend(name)
             chains[module.__name__] = self.toolchain(module)
             bundle, files = jobs.bundle_build(self.build_key(name, module), build)
             bundles.append(bundle)

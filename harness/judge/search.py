@@ -125,8 +125,8 @@ def search(
         keys = proposals.ask(min(wanted, batch * devices(), MOST_VARIANTS - len(known) - failed))
         if not keys:
             break
-        if here:
-            _build_beside(session, source, proposals.next_of(min(batch, MOST_VARIANTS - len(known) - failed)))
+        if here or session.builds_apart:
+            _build_beside(session, source, proposals.next_of(min(len(keys), MOST_VARIANTS - len(known) - failed)))
         for key, ratios in zip(keys, measure(session, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
             if ratios is None:
                 failed += 1
@@ -186,7 +186,7 @@ def batch_size() -> int:
 
 def has_idle_cores(session: EvaluationSession) -> bool:
     """Whether sources may be compiled while something is timed."""
-    return session.device == "cuda" and len(os.sched_getaffinity(0)) >= MANY_CORES
+    return session.builds_apart or (session.device == "cuda" and len(os.sched_getaffinity(0)) >= MANY_CORES)
 
 
 def _build_beside(session: EvaluationSession, source: str, keys: Sequence[Key]) -> None:

@@ -182,6 +182,9 @@ class EvaluationSession(BuildPlace, abc.ABC):
     What it wants to know before it judges it asks as anybody does (harness/evaluate.py): `toolchain`, `compile_into`, `measure_facts`.
     """
 
+    builds_apart = False
+    """Whether sources are built on other cores, or other machines, than things are timed on."""
+
     def __init__(
         self,
         kernel: Kernel,

@@ -175,7 +175,8 @@ def test_several_are_judged_side_by_side(cluster, small, source, tmp_path):
         assert len(evaluator.places) == 2
 
 
-def test_a_search_is_spread_over_the_idle_devices(cluster, small, source, tmp_path):
+@pytest.mark.parametrize("apart", [False, True], ids=["built where timed", "built apart"])
+def test_a_search_is_spread_over_the_idle_devices(cluster, small, source, tmp_path, apart: bool):
     """Every number but one loses a millisecond at each call, many times what the kernel takes."""
     if cluster.width() < 2:
         pytest.skip("one core")
@@ -184,9 +185,15 @@ def test_a_search_is_spread_over_the_idle_devices(cluster, small, source, tmp_pa
     )
     slow = slow.replace("const T* gate", "if (token == 0 && WAIT) usleep(1000); const T* gate", 1)
     with cluster.evaluator(small, Store(tmp_path)) as evaluator:
+        assert not evaluator.builds_apart  # on a CPU who times builds, too
+        evaluator.builds_apart, asked = apart, list[str]()
+        send = evaluator._send
+        evaluator._send = lambda question: (asked.append(type(question).__name__), send(question))[1]
         tuned = evaluator.tune(evaluator.store.put(slow), seconds=60)
         assert tuned.values == {"WAIT": 0} and tuned.tried == 3, tuned.reason
         assert len(evaluator.places) == 2
+        variants = {evaluator.store.put(slow.replace("WAIT 1", f"WAIT {value}")) for value in (0, 2, 3)}
+        assert asked.count("Compile") >= (len(variants) if apart else 0)
 
 
 @pytest.mark.parametrize("text", ["threads", "process:1", "dask8"])
