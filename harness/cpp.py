@@ -110,10 +110,10 @@ class FunctionDefinition:
 
 
 def find_definitions(text: str, name: str) -> list[FunctionDefinition]:
-    """Functions of that name, in order."""
+    """Functions of that name, in order, specialisations of a template among them."""
     code, found = mask(text), []
     readable = mask(text, strings=False)
-    for match in re.finditer(rf"\b{re.escape(name)}\s*\(", code):
+    for match in re.finditer(rf"\b{re.escape(name)}\s*(?:<[^<>(){{}};]*>\s*)?\(", code):
         end = closing(code, match.end() - 1)
         behind = _BEHIND.match(code, end + 1) if end > 0 else None
         template, head = _head(code, readable, match.start())
