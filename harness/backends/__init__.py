@@ -101,7 +101,7 @@ Form = Literal["plain", "torch", "stable", "tvm_ffi"]
 _FORMS: dict[Form, str] = {
     "tvm_ffi": r"<tvm/ffi/|\btvm::ffi::|\bTVM_FFI_\w+|^[ \t]*#[ \t]*include[ \t]*[<\"]([\w/]*/)?tvm_ffi_utils\.h",
     "torch": r"^[ \t]*#[ \t]*include[ \t]*[<\"](torch/(extension|all|torch|library|script|types)\.h|torch/csrc/(?!stable/|inductor/aoti_torch/)|ATen/|c10/|pybind11/)"
-    r"|\b(torch|at)::Tensor\b|\bPYBIND11_MODULE\b|^[ \t]*TORCH_LIBRARY",
+    r"|\b(torch|at)::Tensor\b|\bPYBIND11_MODULE\b|\bAT_DISPATCH_\w+\(|^[ \t]*TORCH_LIBRARY",
     "stable": r"<torch/(csrc/stable|headeronly)/|\btorch::stable::|\bSTABLE_TORCH_LIBRARY",
 }
 """Pattern, by form, that says outside comments how a source's host function takes tensors; the first that fits

@@ -173,6 +173,12 @@ def _with_one(
         if not defined:
             return None
         fitting = [one for one in defined if _takes(one, len(next(iter(bound.values())).arguments))]
+        if len(fitting) > 1 and len(bound) == 1:  # specialisations of a template
+            own_type = C_TYPES[next(iter(bound))].removeprefix("__")
+            kinds = [" ".join(parameter.type for parameter in one.parameters) for one in fitting]
+            fitting = [
+                one for one, kind in zip(fitting, kinds, strict=True) if re.search(rf"\b(__)?{own_type}\b", kind)
+            ]
         if len(fitting) != 1:
             raise ExportError(
                 f"{len(fitting)} functions {function} take {len(next(iter(bound.values())).arguments)} arguments, and one is to call the winner"

@@ -148,3 +148,8 @@ def test_a_python_function_is_given_what_it_takes(parameters: str, given: int) -
     exec(f"def f({parameters}): pass", found)
     adapter = Signature(arguments, "f").writing(found["f"])  # type: ignore[arg-type]
     assert len(adapter.picked) == given
+
+
+def test_a_macro_of_torch_says_the_form_where_the_engines_header_names_its_types() -> None:
+    text = '#include "engine_helper.hpp"\nvoid gather(const Tensor x, Tensor out) {\n  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "gather", [&] {});\n}\n'
+    assert backends.form_of(text) == "torch" and backends.form_of(text.replace("AT_DISPATCH", "MY_DISPATCH")) == "plain"
