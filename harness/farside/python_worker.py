@@ -69,7 +69,10 @@ MOVES = frozenset(
 COMPILED = re.compile(r"Torch-Compiled Region|CompiledFxGraph|TorchDynamo|CompiledFunction")
 # Of torch's own libraries. Other packages are refused by their files (`foreign_libraries`), not by names: an engine's own source is the
 # candidate, and its kernels lie in its namespace.
-LIBRARY_KERNEL = re.compile(r"at::native::|cublas|cudnn|nvjet|_xmma_")
+LIBRARY_KERNEL = re.compile(
+    r"at::native::|at_cuda_detail|pytorch_flash|fmha_cutlass|cublas|cudnn|cusparse|cusolver|nvjet|_xmma_|cutlass::Kernel2?<cutlass_\d|"
+    r"^(void )?(cutlass_\d|(volta|turing|ampere|hopper|sm\d+)_\w*(gemm|gemv|fprop|dgrad|wgrad))|(regular|vector)_fft"
+)
 MOVING_KERNEL = re.compile(r"copy|Copy|Fill|fill|Memset|Memcpy|distribution|arange")
 # torch, what torch and triton import by themselves, and numpy; everything else in site-packages is somebody's library.
 MACHINERY = frozenset(
@@ -203,7 +206,7 @@ class PythonRequestLoop(native.RequestLoop):
     """The requests of harness/farside/worker.py for a candidate that is called with torch tensors."""
 
     planned: tuple[list[Any], Any, Any] | None
-    REQUESTS = ("warm", *native.RequestLoop.REQUESTS, "deliver")
+    REQUESTS = ("warm", *native.RequestLoop.REQUESTS, "deliver", "profile")
     torch: Any = None
     copier: Any = None
     copies_in_time = False
@@ -355,6 +358,14 @@ class PythonRequestLoop(native.RequestLoop):
                 self.cuda.copy(*place)
         self.settle("what was returned")
         return {}
+
+    def profile(self, _message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """One pass of the planned calls under the profiler: what they run was settled before anything showed that it would be watched.
+
+        Answers the kernels where libraries may work. Raises Refused where they may not and did.
+        """
+        self.watch.profile(lambda: self.time({"repeat": 1}, fds), kernels=True)
+        return {"kernels": getattr(self.watch, "kernels", None)}
 
     def capture(self, launch: Launch) -> Any:
         """A graph by torch's own capture, which keeps its allocator right; None where it is refused, or would draw other numbers."""

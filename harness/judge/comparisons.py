@@ -190,7 +190,8 @@ def _doubts(session: EvaluationSession, request: ComparisonRequest) -> str:
         return BASELINE_COPIES
     if "shares" in own - theirs:
         return SHARES
-    return session.rules.whose_gain(request.build, next(one for one in session.suite() if one.timed))
+    workload = random.choice([one for one in session.suite() if one.timed])
+    return session.rules.whose_gain(request.build, workload, random.choice(session.caches(workload)))
 
 
 def _not_slowed(
@@ -319,7 +320,9 @@ def time_cases(
     # By itself it is 1.0x by definition: what a call takes is all that more samples could say.
     least = PROTOCOLS[session.device].blocks[0]
     how = {"blocks": (least, least)} if request.itself else {}
-    results = [_fairly(session, request, case, **how) for case in cases]
+    # In any order, as what follows is: that it is a process's first case tells nobody that its calls are no others' beside.
+    first = {at: _fairly(session, request, cases[at], **how) for at in random.sample(range(len(cases)), len(cases))}
+    results = [first[at] for at in range(len(cases))]
     once = [result.samples for result in results]
     for turn, limit in enumerate((*SMALL_GAINS, *[0.0] * (contests - 1 - len(SMALL_GAINS))), start=1):
         far_off = _find_far_off(session, request, cases, results) if turn == 1 else set()

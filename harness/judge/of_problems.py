@@ -10,13 +10,13 @@ from harness import backends
 from harness.checks.drawing import distributions, draw_inputs
 from harness.checks.tolerance import compute_expected
 from harness.judge import shares
-from harness.judge.rules import KernelRules, kernels_of_calls
+from harness.judge.rules import KernelRules, kernels_of_calls, kernels_of_timed_calls
 from harness.judge.session import VERSION, EvaluationSession
 from harness.judge.verification import CONTIGUOUS, check_initial_state, check_second_module, takes_strides
 from harness.problems import degenerate as degeneracy
 from harness.problems.pytorch import Problem
 from harness.processes.worker import Worker, WorkerFailure
-from harness.records import Build, Check, Outcome
+from harness.records import Build, Cache, Check, Outcome
 from harness.store import digest
 from harness.timing.neighbours import is_persistent, two_calls
 from kernels.spec import Frozen, Workload
@@ -127,14 +127,21 @@ class ProblemRules(KernelRules):
             raise WorkerFailure(Outcome.CHEATED, f"{found.fault} ({found.says})")
         return (*notes, found.says)
 
-    def whose_gain(self, build: Build, workload: Workload) -> str:
-        """On a GPU by the profiles that the verdict's notes are from. Raises WorkerFailure."""
+    def whose_gain(self, build: Build, workload: Workload, cache: Cache) -> str:
+        """On a GPU by the profiles that the verdict's notes are from, or by that of timed calls where libraries do in these what they do in
+        neither. Raises WorkerFailure."""
         if self.session.device == "cpu" or not self.libraries:
-            return super().whose_gain(build, workload)
+            return super().whose_gain(build, workload, cache)
         (eager,) = self.eager()
         now = profile(self.session, build, workload)
         before = profile(self.session, self.session.build(eager), workload, eager=True)
-        return shares.divide(now, before).doubt if now and before else ""
+        if not now or not before:
+            return ""
+        timed = kernels_of_timed_calls(self.session, build, workload, cache)
+        if any(shares.by_library(name) for name in timed.keys() - now.keys() - before.keys()):
+            found = shares.divide(timed, before)
+            return found.doubt or found.fault
+        return shares.divide(now, before).doubt
 
     def why_unclear(self) -> str:
         """Why results that are kept by an input's content would be right while a candidate is timed, or "".

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness import backends
 from harness.checks.drawing import distributions
@@ -16,7 +17,8 @@ from harness.judge.pool import is_python_side
 from harness.judge.session import map_buffers
 from harness.problems import compiled_reference
 from harness.processes.worker import Worker, WorkerFailure
-from harness.records import Build, Check, Outcome
+from harness.records import Build, Cache, Check, Outcome
+from harness.timing.sampling import Arm
 from kernels.spec import Workload
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 WARM_CALLS = 16
 """Calls before the one that is profiled: as many for the eager module as for a candidate, since their times are compared."""
+
+
+NEIGHBOURS = re.compile(r"^(void )?(produce|poison|evict|evict_last|evict_normally|consume)_kernel\(")
+"""Names of what stands around a timed call (probes/company.cu)."""
 
 
 class KernelRules:
@@ -94,11 +100,15 @@ class KernelRules:
         """Sources that pass without computing, as notes."""
         return ()
 
-    def whose_gain(self, build: Build, workload: Workload) -> str:
-        """Why a gain may be a library's, or "": on a CPU by where its threads stand. Raises WorkerFailure."""
-        if self.session.device == "cuda" or not is_python_side(backends.get(build.backend)):
+    def whose_gain(self, build: Build, workload: Workload, cache: Cache) -> str:
+        """Why a gain may be a library's, or "": on a CPU by where its threads stand in timed calls of that case, on a GPU by the names of what
+        these run. Raises WorkerFailure."""
+        if not is_python_side(backends.get(build.backend)):
             return ""
-        return whose_code.doubt(whose_code.watch(self.session, build, workload), libraries=self.libraries)
+        if self.session.device == "cuda":
+            kernels_of_timed_calls(self.session, build, workload, cache)
+            return ""
+        return whose_code.doubt(whose_code.watch(self.session, build, workload, cache), libraries=self.libraries)
 
     def why_unclear(self) -> str:
         """Why no gain may be called FASTER, or ""."""
@@ -118,6 +128,25 @@ def kernels_of_calls(
         session.pool.drop(build.candidate)
 
 
+def kernels_of_timed_calls(
+    session: EvaluationSession, build: Build, workload: Workload, cache: Cache
+) -> dict[str, float]:
+    """Microseconds by kernel name of the timed calls of that case, its neighbours' left out, in a process of their own: {} without CUPTI.
+
+    A call that is profiled by itself can tell that it is. Raises WorkerFailure, where libraries may not work also for theirs.
+    """
+    session.pool.drop(build.candidate)
+    try:
+        comparison, arm = session.open_comparison(workload, cache), Arm("candidate", session.pool.get(build))
+        session.pool.settle()
+        comparison.prepare(arm)
+        comparison.sample(arm, look=True)
+        found = _read_kernels(arm.worker.request({"op": "profile"}))
+    finally:
+        session.pool.drop(build.candidate)
+    return {name: spent / arm.calls for name, spent in found.items() if not NEIGHBOURS.search(name)}
+
+
 def _kernels_of_a_call(session: EvaluationSession, build: Build, workload: Workload, warm: bool) -> dict[str, float]:
     worker = session.pool.get(build)
     bench = map_buffers(session, worker, workload, 1)
@@ -125,7 +154,11 @@ def _kernels_of_a_call(session: EvaluationSession, build: Build, workload: Workl
     bench.write(0, case.inputs)
     for _ in range(WARM_CALLS if warm else 0):  # one by one: in flight together they may not fit
         worker.request(bench.message())
-    answer = worker.request(bench.message(kernels=True))
+    return _read_kernels(worker.request(bench.message(kernels=True)))
+
+
+def _read_kernels(answer: dict[str, Any]) -> dict[str, float]:
+    """What a worker says of its kernels. Raises WorkerFailure for what is none."""
     try:
         return {str(name): float(spent) for name, spent in answer.get("kernels") or []}
     except (TypeError, ValueError):

@@ -85,6 +85,11 @@ class Shares(Frozen):
         )
 
 
+def by_library(name: str) -> bool:
+    """Whether a kernel of that name does a library's work, more than to move elements."""
+    return bool(LIBRARY.search(name)) and not MOVES.search(name)
+
+
 def divide(candidate: Mapping[str, float], eager: Mapping[str, float]) -> Shares:
     """From the microseconds by kernel name of one call of each."""
     own_us = sum(spent for name, spent in candidate.items() if name not in eager and not LIBRARY.search(name))
@@ -97,7 +102,7 @@ def divide(candidate: Mapping[str, float], eager: Mapping[str, float]) -> Shares
             now = candidate.get(name, 0.0)
             gone += spent - now if now < STILL * spent and bool(PRODUCTS.search(name)) is products else 0.0
         for name, spent in candidate.items():
-            swapped = name not in eager and LIBRARY.search(name) and not MOVES.search(name)
+            swapped = name not in eager and by_library(name)
             new += spent if swapped and bool(PRODUCTS.search(name)) is products else 0.0
         worked_us = max(0.0, own_us - LAUNCH_US) if products else own_us
         mine = gone * worked_us / (worked_us + new) if new else gone

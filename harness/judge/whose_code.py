@@ -1,8 +1,9 @@
 """Whose code a Python candidate's process runs on a CPU, where no profile names kernels: its own, a library's, or neither.
 
-The process is stopped at random moments while it makes the calls that are timed, and the kernel says where each of its threads
-stands. A candidate reaches the BLAS inside numpy and torch by ctypes or by an extension of its own; what it runs there is
-seen whichever way it came.
+A fresh process makes timed calls, as in any comparison, and is stopped in some of them at a random moment; the kernel says where each of
+its threads stands. A candidate reaches the BLAS inside numpy and torch by ctypes or by an extension of its own; what it runs there is
+seen whichever way it came. It may notice that it was stopped, so a request has one such moment, and whose calls take longer from
+the first one on is not believed.
 """
 
 from __future__ import annotations
@@ -12,21 +13,25 @@ import os
 import random
 import re
 import signal
-import threading
+import statistics
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from harness.checks.drawing import distributions
-from harness.judge.session import EvaluationSession, map_buffers
-from harness.processes.worker import Worker, WorkerFailure
-from harness.records import Build
-from harness.timing.sampling import read_seconds
+from harness.judge.session import EvaluationSession
+from harness.processes.worker import Worker
+from harness.records import Build, Cache
+from harness.timing.sampling import Arm
 from kernels.spec import Frozen, Workload
 
-LOOKS, PATIENCE_S = 60, 10.0
-REPEAT = 1000
-INTERVAL_S = 2e-3
+LOOKS, PATIENCE_S = 60, 12.0
+UNSEEN, FEWEST_UNSEEN = 8, 3
+"""Samples before the first in which it is stopped, and the fewest of them."""
+WATCHED = 0.5
+"""Share of the samples that follow in which it is."""
+SLOWER, TRIES = 1.2, 2
+"""Its samples in which it is not stopped may take so many times the CPU time of those before the first in which it was, in one of so many
+processes: others may have come to use the machine."""
 STOPPED_S = 5e-3
 NEITHER = re.compile(
     r"^\[|/python[0-9.]*$|libpython|/ld-|/lib(c|m|dl|rt|pthread|gcc_s|util|mvec)[-.]|libtorch_python|libc10|libshm|libtorch\.so|/torch/_C|libgomp|libiomp|libomp|lib-dynload|libstdc\+\+|_ctypes"
@@ -39,7 +44,7 @@ LEAST_OWN = 0.02
 DISPATCH_US = 30.0
 """Microseconds of a call that torch's dispatcher takes at most (empty_like, views, the copy of what is returned):
 they are nobody's work."""
-FEWEST = 20
+FEWEST = 8
 
 
 class CodeShares(Frozen):
@@ -53,46 +58,59 @@ class CodeShares(Frozen):
     names: tuple[str, ...] = ()
     """Names of the libraries."""
     call_us: float = 0.0
+    slower: float = 1.0
+    """CPU time of a call after it was first stopped over that before."""
 
     @property
     def looks(self) -> int:
         return self.own + self.library + self.neither
 
 
-def watch(session: EvaluationSession, build: Build, workload: Workload) -> CodeShares:
-    """What its threads run in calls of that workload; nothing where the kernel does not say. Raises WorkerFailure."""
+def watch(session: EvaluationSession, build: Build, workload: Workload, cache: Cache = "hot") -> CodeShares:
+    """What its threads run in timed calls of that workload; nothing where the kernel does not say. Raises WorkerFailure."""
+    for _ in range(TRIES):
+        seen = _watch_once(session, build, workload, cache)
+        if seen.slower <= SLOWER:
+            break
+    return seen
+
+
+def _watch_once(session: EvaluationSession, build: Build, workload: Workload, cache: Cache) -> CodeShares:
+    session.pool.drop(build.candidate)
     worker = session.pool.get(build)
-    bench = map_buffers(session, worker, workload, 1)
-    case = session.cases.get(workload, distributions(session.spec, {})[0], {})
-    bench.write(0, case.inputs)
-    message = bench.message(op="host", repeat=REPEAT)
-    failed: list[WorkerFailure] = []
-    seconds: list[float] = []
-    enough = threading.Event()
-
-    def call() -> None:
-        try:
-            while not enough.is_set():
-                seconds.append(read_seconds(worker.request(message, timeout_s=session.call_s)))
-        except WorkerFailure as fault:
-            failed.append(fault)
-
-    thread = threading.Thread(target=call)
-    places: list[int] = []
+    comparison, arm = session.open_comparison(workload, cache), Arm("candidate", worker)
+    session.pool.settle()
+    comparison.prepare(arm)
+    request_s = arm.whole_s * arm.calls
     late = time.monotonic() + PATIENCE_S
-    thread.start()
-    try:
-        while thread.is_alive() and len(places) < LOOKS and time.monotonic() < late:
-            time.sleep(random.uniform(0, INTERVAL_S))
-            places += _places(worker.process.pid)
-        with suppress(OSError):
-            maps = Path(f"/proc/{worker.process.pid}/maps").read_text()
-    finally:
-        enough.set()
-        thread.join()
-    if failed:
-        raise failed[0]
-    return _sorted(places, maps, str(worker.scratch), min(seconds) * 1e6, _own_files(worker, Path(build.artefact)))
+    unseen = min(UNSEEN, max(FEWEST_UNSEEN, int(PATIENCE_S / 4 / (request_s * arm.rounds))))
+    places: list[int] = []
+    before: list[float] = []
+    after: list[float] = []
+    stopped, ahead = False, 0
+
+    def look() -> None:
+        nonlocal ahead, stopped
+        if not ahead:
+            time.sleep(random.uniform(0, request_s))
+            places.extend(_places(worker.process.pid))
+            stopped = True
+        ahead -= 1
+
+    while len(places) < LOOKS and time.monotonic() < late:
+        watched, ahead = len(before) >= unseen and random.random() < WATCHED, random.randrange(arm.rounds)
+        worker.meanwhile = look if watched else None
+        try:
+            comparison.sample(arm)
+        finally:
+            worker.meanwhile = None
+        if not watched:
+            (after if stopped else before).append(arm.cpu[-1])
+    with suppress(OSError):
+        maps = Path(f"/proc/{worker.process.pid}/maps").read_text()
+    seen = _sorted(places, maps, str(worker.scratch), arm.pace_s * 1e6, _own_files(worker, Path(build.artefact)))
+    slower = statistics.median(after) / max(statistics.median(before), 1e-9) if after else 1.0
+    return seen.model_copy(update={"slower": slower})
 
 
 def _own_files(worker: Worker, artefact: Path) -> frozenset[str]:
@@ -160,8 +178,10 @@ def doubt(seen: CodeShares, *, libraries: bool) -> str:
         return f"whose code did the work is not known: it was seen at work {seen.looks} times, {FEWEST} are needed"
     share = seen.library / seen.looks
     said = f"in {seen.library} of {seen.looks} looks it ran code of {' and '.join(seen.names)}, in {seen.own} its own"
-    if share * seen.call_us < DISPATCH_US or share < MOST_LIBRARY:
-        return ""
-    if libraries and seen.own >= LEAST_OWN * seen.looks and seen.beside_torch < MOST_LIBRARY * seen.looks:
-        return ""
-    return f"a library did the work: {said}"
+    spent = share * seen.call_us >= DISPATCH_US and share >= MOST_LIBRARY
+    allowed = libraries and seen.own >= LEAST_OWN * seen.looks and seen.beside_torch < MOST_LIBRARY * seen.looks
+    if spent and not allowed:
+        return f"a library did the work: {said}"
+    if seen.slower > SLOWER:
+        return f"whose code did the work is not known: its calls took {seen.slower:.2f} times as long once it had been looked at"
+    return ""

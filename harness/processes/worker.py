@@ -25,7 +25,7 @@ from harness.processes.watchdog import Watchdog
 from harness.records import Outcome
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Callable
 
 ANSWER_BYTES = 1 << 20  # an answer is a few numbers; a longer one is an attack on our memory
 START_S = 30.0
@@ -99,6 +99,8 @@ class Worker:
     returned: frozenset[str] = frozenset()
     """What is known of what its calls return: `copies`, it was copied into the outputs in the calls' time, as no user's call has it;
     `shares`, it lay in the memory of an argument."""
+    meanwhile: Callable[[], None] | None = None
+    """What is done once it has been asked, while it works."""
 
     def __init__(
         self,
@@ -262,6 +264,8 @@ class Worker:
                 self._send_with(message, fds)
             else:
                 send(self.channel, message)
+            if self.meanwhile is not None:
+                self.meanwhile()
             answer = self._answer(late)
             self.pause()
         except TimeoutError:

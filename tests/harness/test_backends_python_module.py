@@ -367,12 +367,18 @@ def test_kernels_in_an_engine_s_namespace_are_the_candidate_s_own_and_torch_s_ar
     for own in (
         "void flashinfer::norm::RMSNormKernel<8u, __nv_bfloat16>(__nv_bfloat16*)",
         "sgl_kernel::silu(float*)",
+        "void cutlass::device_kernel<engine::Gemm<cutlass::arch::Sm90> >(engine::Gemm::Params)",
+        "own_sgemm_kernel(float*)",
+        "_matmul_kernel",
     ):
         assert not LIBRARY_KERNEL.search(own)
     for theirs in (
         "void at::native::vectorized_elementwise_kernel<4>(int)",
         "nvjet_tst_128x64",
         "void cublasLt::splitK()",
+        "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>(cutlass_80_simt_sgemm_128x64_8x5_nn_align1::Params)",
+        "ampere_sgemm_32x128_nn",
+        "void gemv2T_kernel_val<int, int, float, float, cublasGemvParamsEx<int, float> >(float)",
     ):
         assert LIBRARY_KERNEL.search(theirs)
 

@@ -60,6 +60,12 @@ def test_weights_decide_the_suite_and_it_says_so(tmp_path) -> None:
     assert weighted is not None and weighted.comparison is Comparison.SLOWER and weighted.weighted
 
 
+@pytest.fixture
+def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases are timed as they stand."""
+    monkeypatch.setattr(comparisons.random, "sample", lambda of, _count: list(of))
+
+
 class Paper:
     """As much of a EvaluationSession as comparisons need; `times_us` are a comparison's, one after another, by side."""
 
@@ -228,6 +234,7 @@ def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:
     assert session.dropped == ["base", "mine"] * 2
 
 
+@pytest.mark.usefixtures("in_order")
 def test_cases_that_say_little_are_all_timed_again_in_the_same_fresh_processes(tmp_path: Any) -> None:
     """To end two processes and to begin two takes longer on a GPU than five comparisons."""
     session = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[9.5, 10.0, 10.0, 10.6, 9.5, 10.0])
@@ -239,6 +246,7 @@ def test_cases_that_say_little_are_all_timed_again_in_the_same_fresh_processes(t
     ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("in_order")
 def test_what_is_far_faster_in_one_state_of_the_cache_is_timed_again(tmp_path: Any) -> None:
     session = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[6.5, 10.0, 5.0, 4.9, 10.0])
     large = session.suite()[2]

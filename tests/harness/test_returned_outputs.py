@@ -169,3 +169,24 @@ def test_where_all_calls_are_one_graph_nobody_copies_either(neighbour: int, apar
         assert loop.neighbours.read == expected.sum(dim=1).tolist()
     loop.deliver({}, [])
     assert torch.equal(loop.memory[SLOTS * COUNT :].view(SLOTS, COUNT), expected)
+
+
+def test_what_timed_calls_run_is_profiled_as_it_was_planned() -> None:
+    """Nothing is captured anew under the profiler, which a candidate can see."""
+    loop = Loop(lambda given: given * 2)
+    loop.planned_answer()
+    loop.time = lambda message, _fds: loop.run() or {"seconds": float(message["repeat"])}  # type: ignore[assignment]
+    made, order = len(loop.made), list[str]()
+
+    class Watch:
+        kernels = None
+
+        def profile(self, run: Callable[[], None], *, kernels: bool) -> None:
+            assert kernels
+            order.append("profiler")
+            run()
+            self.kernels = [["own", 2.0]]  # type: ignore[assignment]
+
+    loop.watch = Watch()
+    assert loop.profile({}, []) == {"kernels": [["own", 2.0]]}
+    assert order == ["profiler"] and len(loop.made) == made and len(loop.neighbours.read) == SLOTS

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from harness.judge import rules
 from harness.judge.shares import divide
+from harness.processes.worker import WorkerFailure
 
 COPY = "Memcpy DtoD (Device -> Device)"
 EAGER = {"sm90_xmma_fprop_implicit_gemm": 20.0, "void at::native::tanh_kernel": 3.0, COPY: 4.1}
@@ -65,3 +70,33 @@ def test_a_copy_beside_an_own_kernel_does_none_of_its_work() -> None:
     moved = {"void at::native::elementwise_kernel<direct_copy_kernel_cuda>": 9.0, "void at::native::FillFunctor": 2.0}
     found = divide({**moved, "sm90_xmma_fprop_implicit_gemm": 20.0, "mine": 1.5, COPY: 4.1}, EAGER)
     assert not found.fault and found.by_own == pytest.approx(3 / 23)
+
+
+def test_kernels_of_timed_calls_are_without_their_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in a process that was planned and timed as in any comparison before it was profiled, and that nobody is timed in afterwards."""
+    done: list[str] = []
+    kernels = [
+        ["own", 8.0],
+        ["produce_kernel(Pieces, Pieces)", 9.0],
+        ["void consume_kernel(Pieces)", 9.0],
+        ["evict_kernel(int4 const*)", 1.0],
+    ]
+
+    def request(message: dict[str, Any]) -> dict[str, Any]:
+        done.append(message["op"])
+        return {"kernels": kernels}
+
+    worker = SimpleNamespace(request=request)
+    pool = SimpleNamespace(drop=lambda _: done.append("drop"), get=lambda _: worker, settle=lambda: None)
+
+    def prepare(arm: Any) -> None:
+        arm.calls = 4
+        done.append("prepare")
+
+    comparison = SimpleNamespace(prepare=prepare, sample=lambda arm, look: done.append("sample"))
+    session = SimpleNamespace(pool=pool, open_comparison=lambda *_: comparison)
+    found = rules.kernels_of_timed_calls(session, SimpleNamespace(candidate="mine"), None, "cold")  # type: ignore[arg-type]
+    assert found == {"own": 2.0} and done == ["drop", "prepare", "sample", "profile", "drop"]
+    kernels[:] = ["no", "list"]
+    with pytest.raises(WorkerFailure, match="no list of kernels"):
+        rules.kernels_of_timed_calls(session, SimpleNamespace(candidate="mine"), None, "cold")  # type: ignore[arg-type]
