@@ -15,14 +15,14 @@ from compiler.codegen.kernels import KernelFunction, signature, wait
 from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text
-from compiler.draft.expressions import Expr, make, put
+from compiler.draft.expressions import Expr, loads_of, make, put, walk
 from compiler.draft.index import Index
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
-from compiler.streams import StreamKernel
+from compiler.streams import StreamKernel, _symbols
 
 THREADS, WARP = 256, 32
 MOST_REGISTERS = 64
@@ -64,10 +64,27 @@ class _Lines:
 
     def __init__(self, text: Text, kernel: StreamKernel) -> None:
         self.text, self.kernel = text, kernel
+        self.known = Scope(1)
+        """What is read once, whatever the key and the query."""
+
+    def read_once(self, roots: list[Expr]) -> list[str]:
+        kernel = self.kernel
+        inner = {kernel.key, kernel.member, kernel.depth, kernel.column}
+        found = [
+            load
+            for load in loads_of(roots)
+            if not inner & _symbols(load) and all(e.op != "scalar" for e in walk([load]))
+        ]
+        printer = Printer(self.text, self.known, found, {})
+        for load in found:
+            printer.text(load, self.known)
+            if self.known.find(load) is None:
+                printer._named(load, printer.text(load, self.known), self.known)
+        return self.known.lines
 
     def printed(self, expr: Expr, depth: int = 0) -> tuple[list[str], str]:
         """(lines before, the value)."""
-        scope = Scope(depth)
+        scope = Scope(depth, self.known)
         printer = Printer(self.text, scope, [expr], {})
         value = printer.text(expr, scope)
         return scope.lines, _bare(value)
@@ -145,7 +162,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     folds = max(1, len(kernel.folds))
     top = Scope(1)
     top.lines += indent([
-        "constexpr int kWarps = 8;",
+        "constexpr int kWarps = 8, kMostParts = Split == 1 ? 1 : 8;",
         "extern __shared__ float scores[];",
         f"__shared__ float partial[{folds}][kWarps], folded[{folds}][Group];",
         "const int stream_parts = blocks_of_cluster<Split>(), stream_part = blockIdx.x % stream_parts;",
@@ -155,6 +172,9 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         "const int warp = threadIdx.x / 32, warp_lane = threadIdx.x % 32;",
     ], 1)  # fmt: skip
     wait(top, pdl, "Split")
+    top.lines += lines.read_once(
+        [leaf(root) for root in (kernel.masked, kernel.weight, *(m.value for m in kernel.folds)) if root is not None]
+    )
 
     # Queries, in registers.
     asked, loads, buffers = lines.pack(kernel.query, kernel.depth, how, "query_pack")
@@ -174,20 +194,13 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     moved |= buffers
     before, value = lines.printed(keyed, 0)
     skip = lines.printed(leaf(kernel.masked), 0) if kernel.masked else ([], "false")
-    at_once = 4 if how.packs == 1 else 2 if how.packs == 2 else 1
+    ask = [
+        *indent(at_key("place"), 1), "    bool& is_one = asked_taken[one];", f"    is_one = place < stream_span && {kernel.key} < {keys};",
+        "    if (is_one) {", *indent(skip[0], 2), f"        is_one = !({skip[1]});", "    }",
+    ]  # fmt: skip
     top.lines += indent([
-        "{", f"    constexpr int kTeams = {THREADS} / {how.lanes}, kAtOnce = {at_once};",
-        f"    const int team = threadIdx.x / {how.lanes}, team_lane = threadIdx.x % {how.lanes};",
-        "    for (int from = 0; from < stream_span; from += kTeams * kAtOnce) {",
-        *[f"        {t} {n}[kAtOnce][{how.packs}];" for n, t, _ in loads], "        bool is_taken[kAtOnce];", "        #pragma unroll",
-        "        for (int one = 0; one < kAtOnce; ++one) {", "            const int place = from + one * kTeams + team;",
-        *indent(at_key("place"), 3), f"            is_taken[one] = place < stream_span && {kernel.key} < {keys};",
-        "            if (is_taken[one]) {", *indent(skip[0], 4), f"                is_taken[one] = !({skip[1]});", "            }",
-        "            if (is_taken[one]) {", *([
-            *indent(lines.before, 4), "                #pragma unroll", f"                for (int step = 0; step < {how.packs}; ++step) {{",
-            f"                    const {wide} chunk = step * {how.lanes} + team_lane;",
-            *[f"                    {n}[one][step] = load_pack<{how.width}>({a});" for n, _, a in loads], "                }",
-        ] if loads else []), "            }", "        }", "        #pragma unroll",
+        "{", *indent(_ahead(how, loads, lines.before, ask, wide), 1), "    for (int from = 0; from < stream_span; from += kTeams * kAtOnce) {",
+        *indent(_next(how, loads), 2), "        #pragma unroll",
         "        for (int one = 0; one < kAtOnce; ++one) {", "            const int place = from + one * kTeams + team;",
         "            float dots[Group] = {};", "            if (is_taken[one]) {", *indent(at_key("place"), 4),
         "                #pragma unroll", f"                for (int step = 0; step < {how.packs}; ++step) {{",
@@ -219,10 +232,10 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
             "    for (int step = 16; step > 0; step /= 2) {", "        held = join(held, __shfl_xor_sync(0xffffffffu, held, step));", "    }",
             "    if (warp_lane == 0) {", f"        {held}[warp] = held;", "    }", "    meet_in_cluster<Split>();",
             "    if (threadIdx.x < Group) {", f"        float all = {text.identity(fold)};",
-            "        for (int other = 0; other < stream_parts; ++other) {",
-            f"            const float* of_other = of_block<Split>({held}, other);",
-            "            for (int one = threadIdx.x; one < kWarps; one += Group) {", "                all = join(all, of_other[one]);",
-            "            }", "        }", f"        folded[{number}][threadIdx.x] = all;", "    }", "}",
+            "        #pragma unroll", "        for (int other = 0; other < kMostParts; ++other) {", "            if (other < stream_parts) {",
+            f"                const float* of_other = of_block<Split>({held}, other);", "                #pragma unroll",
+            "                for (int one = 0; one < kWarps; one += Group) {", "                    all = join(all, of_other[one + threadIdx.x]);",
+            "                }", "            }", "        }", f"        folded[{number}][threadIdx.x] = all;", "    }", "}",
         ], 1)  # fmt: skip
 
     # Weights take the scores' place.
@@ -238,34 +251,26 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     seen, loads, buffers = lines.pack(kernel.value, kernel.column, out, "value_pack")
     moved |= buffers
     before, value = lines.printed(seen, 0)
-    at_once = 4 if out.packs == 1 else 2 if out.packs == 2 else 1
     skips = kernel.masked is not None and not program.spec.nans
+    ask = [
+        *indent(at_key("place"), 1), "    bool& is_one = asked_taken[one];", f"    is_one = place < stream_span && {kernel.key} < {keys};",
+        *(["    if (is_one) {", "        is_one = false;", "        #pragma unroll", "        for (int member_at = 0; member_at < Group; ++member_at) {",
+           "            is_one |= scores[member_at * stream_span + place] != 0.0f;", "        }", "    }"] if skips else []),
+    ]  # fmt: skip
     top.lines += indent([
-        f"float sums[Group][{out.each}] = {{}};", "{", f"    constexpr int kTeams = {THREADS} / {out.lanes}, kAtOnce = {at_once};",
-        f"    const int team = threadIdx.x / {out.lanes}, team_lane = threadIdx.x % {out.lanes};",
-        "    for (int from = team; from < stream_span; from += kTeams * kAtOnce) {",
-        *[f"        {t} {n}[kAtOnce][{out.packs}];" for n, t, _ in loads], "        float weights[kAtOnce][Group];", "        bool is_taken[kAtOnce];",
-        "        #pragma unroll", "        for (int one = 0; one < kAtOnce; ++one) {", "            const int place = from + one * kTeams;",
-        *indent(at_key("place"), 3), f"            is_taken[one] = place < stream_span && {kernel.key} < {keys};",
-        f"            {'bool' if skips else '[[maybe_unused]] bool'} is_some = false;", "            if (is_taken[one]) {", "                #pragma unroll",
-        "                for (int member_at = 0; member_at < Group; ++member_at) {",
-        "                    weights[one][member_at] = scores[member_at * stream_span + place];",
-        "                    is_some |= weights[one][member_at] != 0.0f;", "                }", "            }",
-        *(["            is_taken[one] = is_taken[one] && is_some;"] if skips else []),
-        "            if (is_taken[one]) {", *([
-            *indent(lines.before, 4), "                #pragma unroll", f"                for (int step = 0; step < {out.packs}; ++step) {{",
-            f"                    const {wide} chunk = step * {out.lanes} + team_lane;",
-            *[f"                    {n}[one][step] = load_pack<{out.width}>({a});" for n, _, a in loads], "                }",
-        ] if loads else []), "            }", "        }", "        #pragma unroll",
+        f"float sums[Group][{out.each}] = {{}};", "{", *indent(_ahead(out, loads, lines.before, ask, wide), 1),
+        "    for (int from = 0; from < stream_span; from += kTeams * kAtOnce) {", *indent(_next(out, loads), 2), "        #pragma unroll",
         "        for (int one = 0; one < kAtOnce; ++one) {", "            if (is_taken[one]) {",
-        "                [[maybe_unused]] const int place = from + one * kTeams;", *indent(at_key("place"), 4),
+        "                const int place = from + one * kTeams + team;", *indent(at_key("place"), 4),
+        "                float weights[Group];", "                #pragma unroll", "                for (int member_at = 0; member_at < Group; ++member_at) {",
+        "                    weights[member_at] = scores[member_at * stream_span + place];", "                }",
         "                #pragma unroll", f"                for (int step = 0; step < {out.packs}; ++step) {{",
         f"                    [[maybe_unused]] const {wide} chunk = step * {out.lanes} + team_lane;",
         *[f"                    const auto& {n}_now = {n}[one][step];" for n, _, _ in loads],
         "                    #pragma unroll", f"                    for (int lane = 0; lane < {out.width}; ++lane) {{", *indent(before, 6),
         f"                        const float element = {value};", "                        #pragma unroll",
         "                        for (int member_at = 0; member_at < Group; ++member_at) {",
-        f"                            sums[member_at][step * {out.width} + lane] += weights[one][member_at] * element;",
+        f"                            sums[member_at][step * {out.width} + lane] += weights[member_at] * element;",
         "                        }", "                    }", "                }", "            }", "        }", "    }", "}",
     ], 1)  # fmt: skip
 
@@ -288,8 +293,9 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     top.lines += indent([
         f"for (int at = stream_part * {THREADS} + threadIdx.x; at < {wide_sums}; at += stream_parts * {THREADS}) {{",
         f"    [[maybe_unused]] const int member_at = at / {kernel.columns}, {kernel.column} = at % {kernel.columns};",
-        f"    if (group_first + member_at < {group}) {{", "        float sum = 0.0f;", "        for (int other = 0; other < stream_parts; ++other) {",
-        "            sum += of_block<Split>(scores, other)[at];", "        }", *indent([*at_member("member_at"), *each], 2), "    }", "}",
+        f"    if (group_first + member_at < {group}) {{", "        float sum = 0.0f;", "        #pragma unroll",
+        "        for (int other = 0; other < kMostParts; ++other) {", "            if (other < stream_parts) {",
+        "                sum += of_block<Split>(scores, other)[at];", "            }", "        }", *indent([*at_member("member_at"), *each], 2), "    }", "}",
     ], 1)  # fmt: skip
     if once:
         top.lines += indent([
@@ -311,6 +317,35 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         tuple(sorted(moved, key=lambda buffer: buffer.text)),
         kernel,
     )
+
+
+def _ahead(
+    how: StreamPacks, loads: list[tuple[str, str, str]], before: list[str], ask: list[str], wide: str
+) -> list[str]:
+    """What asks for keys or values `asked_at` and on, packs and whether each is taken, and asks for the first. `ask`: whether one is taken."""
+    at_once = "Group > 4 ? 2 : 4" if how.packs == 1 else "2" if how.packs == 2 else "1"
+    return [
+        f"constexpr int kTeams = {THREADS} / {how.lanes}, kAtOnce = {at_once};",
+        f"const int team = threadIdx.x / {how.lanes}, team_lane = threadIdx.x % {how.lanes};",
+        *[f"{type} {name}[kAtOnce][{how.packs}], {name}_asked[kAtOnce][{how.packs}];" for name, type, _ in loads],
+        "bool is_taken[kAtOnce], asked_taken[kAtOnce];", "const auto ask = [&](int asked_at) {", "    #pragma unroll",
+        "    for (int one = 0; one < kAtOnce; ++one) {", "        const int place = asked_at + one * kTeams + team;", *indent(ask, 1),
+        *([
+            "        if (is_one) {", *indent(before, 3), "            #pragma unroll", f"            for (int step = 0; step < {how.packs}; ++step) {{",
+            f"                const {wide} chunk = step * {how.lanes} + team_lane;",
+            *[f"                {name}_asked[one][step] = load_pack<{how.width}>({address});" for name, _, address in loads],
+            "            }", "        }",
+        ] if loads else []), "    }", "};", "ask(0);",
+    ]  # fmt: skip
+
+
+def _next(how: StreamPacks, loads: list[tuple[str, str, str]]) -> list[str]:
+    """Takes what was asked for, and asks for what comes next."""
+    return [
+        "#pragma unroll", "for (int one = 0; one < kAtOnce; ++one) {", "    is_taken[one] = asked_taken[one];", "    #pragma unroll",
+        f"    for (int step = 0; step < {how.packs}; ++step) {{", *[f"        {name}[one][step] = {name}_asked[one][step];" for name, _, _ in loads],
+        "    }", "}", "ask(from + kTeams * kAtOnce);",
+    ]  # fmt: skip
 
 
 def _leaves(known: dict[Buffer, str]) -> list[str]:
