@@ -13,6 +13,8 @@ from harness.engines import Cores
 
 CORES_OF_A_PROBLEM = 2
 """Cores that preparing one problem uses: drawing its inputs and torch.export are hardly parallel."""
+CORES_AT_MOST = 8
+"""Those that it may use where others leave them idle: with two, a problem of several GB took minutes, and its turn waited for it."""
 CORES_OF_A_DEVICE = 16
 """Cores for each GPU of a machine: as many problems begin at once as it has such shares."""
 MOST_AHEAD = 6
@@ -33,8 +35,8 @@ class Ahead:
             threading.Event(),
         )
         count = min(len(spare) // CORES_OF_A_PROBLEM or len(spare), MOST_AHEAD * at_once)
-        for number in range(count):  # each on cores of its own, and with as many threads: else 20 would start 40 each
-            own = set(spare[number::count])
+        for number in range(count):  # with as many threads as cores: else 20 would start 40 each
+            own = {spare[(number * CORES_OF_A_PROBLEM + at) % len(spare)] for at in range(CORES_AT_MOST)}
             threading.Thread(target=self._work, args=(own,), name="ahead", daemon=True).start()
 
     def begins(self, path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import pickle
 import shutil
 import signal
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -23,12 +25,13 @@ from distributed.utils_comm import gather_from_workers
 from harness import device as devices
 from harness.cluster import DeviceModel, Status, build_resource, code, fitness
 from harness.cluster.fitness import NotFit
+from harness.cluster.leases import IDLE_S, LEND_S, Lease, LeaseOver
 from harness.cluster.places import ClusterPlace
 from harness.cluster.scheduler import configure
 from harness.device import DeviceError
 from harness.jobs import EvaluationServer, Job, JobAnswer, words
 from harness.processes.fork_server import get_fork_server
-from harness.store import digest, write_atomically
+from harness.store import digest
 from kernels.spec import Frozen
 
 SAY_EVERY_S = 0.5
@@ -79,6 +82,10 @@ class Here:
         self.running = 0
         self.model: DeviceModel | None = None
         self.worker: Worker | None = None
+        self.lent: Lease | None = None
+        self.lent_as = ""
+        """The scheduler's name for the job under which this place is lent."""
+        self.builds = ThreadPoolExecutor(self.place.slots, thread_name_prefix="build")
         self.lock = threading.Lock()
 
     def look(self, *, held: bool = False) -> None:
@@ -235,25 +242,73 @@ def answer(text: str, topic: str) -> JobAnswer:
 
     Its contents are no dependencies of it: Dask would give it to a busy worker that holds one rather than to an idle one.
     """
-    here = _here
-    if here is None:
+    here, worker, job = _hired(), get_worker(), Job.model_validate_json(text)
+    worker.log_event(topic, {"job": job.name, "place": here.place.name, "began": os.getpid()})
+    return _answer(here, worker, job, topic, worker.get_current_task(), {})
+
+
+def _hired() -> Here:
+    if _here is None:
         raise RuntimeError("this worker was not started by `run.py worker`")
-    job, worker = Job.model_validate_json(text), get_worker()
-    key, last = worker.get_current_task(), 0.0
+    return _here
+
+
+def _answer(here: Here, worker: Worker, job: Job, topic: str, key: str, contents: dict[str, bytes]) -> JobAnswer:
+    """`key`: the scheduler's job of which this is a part, "" for none; `contents`: those that came with it."""
+    last = 0.0
 
     def say(words: str) -> None:
         nonlocal last
         here._note()
         here.doing = f"{_what(job)}: {words}"
         task = worker.state.tasks.get(key)
-        if task is None or task.state in ("cancelled", "released"):
+        if key and (task is None or task.state in ("cancelled", "released")):
             raise Cancelled(job.name)
         if time.monotonic() - last >= SAY_EVERY_S:
             last = time.monotonic()
             worker.log_event(topic, {"job": job.name, "place": here.place.name, "said": words[:300]})
 
-    worker.log_event(topic, {"job": job.name, "place": here.place.name, "began": os.getpid()})
-    return here.answer(job, lambda: here.shelf.fetch(sorted(job.hashes), worker), say)
+    return here.answer(job, lambda: here.shelf.fetch(sorted(job.hashes), worker, contents), say)
+
+
+def hold(name: str, topic: str) -> None:
+    """The function that the scheduler is given to lend this place: does what its client asks by `ask` (harness/cluster/leases.py)."""
+    here, worker = _hired(), get_worker()
+    lease, late = Lease(name), time.monotonic() + LEND_S
+    here.lent, here.lent_as = lease, worker.get_current_task()
+    worker.log_event(topic, {"job": name, "place": here.place.name, "began": os.getpid()})
+    while (work := lease.next(IDLE_S if time.monotonic() < late else 0.0)) is not None:
+        work()
+
+
+async def ask(lease: str, topic: str, text: str, contents: dict[str, bytes]) -> bytes:
+    """The answer to a client that comes here itself, or what was raised, pickled. Only under a lease, but for builds."""
+    here, done = _hired(), Future[JobAnswer]()
+    worker, lent = cast(Worker, here.worker), here.lent
+    key = here.lent_as if lent is not None and lent.name == lease else ""
+
+    def work() -> None:
+        try:
+            done.set_result(_answer(here, worker, Job.model_validate_json(text), topic, key, contents))
+        except BaseException as error:  # noqa: BLE001, whoever asked raises it
+            done.set_exception(error)
+
+    if here.place.kind == "builder":
+        here.builds.submit(work)
+    elif not key or lent is None or not lent.put(work):
+        return pickle.dumps(LeaseOver(lease))
+    try:
+        return pickle.dumps(await asyncio.wrap_future(done))
+    except (JobElsewhere, Lacking, Cancelled) as error:
+        return pickle.dumps(error)
+    except Exception as error:  # noqa: BLE001
+        return pickle.dumps(RuntimeError(words(error)))
+
+
+async def end(lease: str) -> None:
+    """Lend this place no more under that name."""
+    if (lent := _hired().lent) is not None and lent.name == lease:
+        lent.end()
 
 
 def content_key(name: str) -> str:
@@ -267,17 +322,23 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.folder, self.lock, self.bytes = folder, threading.Lock(), 0
 
-    def fetch(self, names: list[str], worker: Worker) -> dict[str, bytes]:
-        """Raises Lacking where one is nowhere, OSError where the disk is full."""
+    def fetch(self, names: list[str], worker: Worker, given: dict[str, bytes]) -> dict[str, bytes]:
+        """`given`: contents that came with the question. Raises Lacking where one is nowhere, OSError where the disk is full."""
         with self.lock:
+            self._put(given)
             if wanted := [name for name in names if not (self.folder / name).exists()]:
                 if self.bytes > SHELF_BYTES:
                     shutil.rmtree(self.folder)
                     self.bytes, wanted = 0, names
-                for name, data in sync(worker.loop, _gathered, worker, wanted).items():
-                    write_atomically(self.folder / name, data)
-                    self.bytes += len(data)
+                self._put(sync(worker.loop, _gathered, worker, wanted))
             return {name: (self.folder / name).read_bytes() for name in names}
+
+    def _put(self, contents: dict[str, bytes]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name, data in contents.items():  # not kept safe from a power cut: it goes with the worker
+            (self.folder / f".{name}").write_bytes(data)
+            os.replace(self.folder / f".{name}", self.folder / name)
+            self.bytes += len(data)
 
 
 async def _gathered(worker: Worker, names: list[str]) -> dict[str, bytes]:
@@ -318,6 +379,7 @@ def run(orders: Orders, security: Security | None) -> None:
             **how,
         ) as worker:
             here.worker = worker
+            worker.handlers |= {"astrolabe_ask": ask, "astrolabe_end": end}
             loop = asyncio.get_running_loop()
             stop = lambda: asyncio.ensure_future(worker.close(reason="asked to end"))  # noqa: E731
             loop.add_signal_handler(signal.SIGTERM, stop)

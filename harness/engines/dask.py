@@ -8,11 +8,12 @@ is taken to be the job's doing. Lost connections are made again and their jobs a
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
+import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
@@ -23,15 +24,16 @@ from typing import Any
 
 from distributed import Client, Future, KilledWorker
 from distributed.comm.core import CommClosedError
-from tornado.ioloop import IOLoop
 
 from harness import backends, device
 from harness.cluster import ClusterError, DeviceModel, Status, build_resource, code, security
 from harness.cluster.homes import Homes
+from harness.cluster.leases import LeaseOver, Route, Routes, WorkerLost
 from harness.cluster.local import Local
+from harness.cluster.loop import LoopThread
 from harness.cluster.places import own_cores
 from harness.cluster.scheduler import FAILURES, configure
-from harness.cluster.worker import Cancelled, JobElsewhere, Lacking, answer, content_key
+from harness.cluster.worker import Cancelled, JobElsewhere, Lacking, answer, content_key, hold
 from harness.engines import Cores, Engine, EngineChoice, EngineError, Say
 from harness.evaluate import Evaluator
 from harness.jobs import Job, JobAnswer
@@ -59,27 +61,6 @@ class Moved(Exception):
     """The worker that a job was to go to is not there any more."""
 
 
-class LoopThread:
-    """An event loop in a thread of its own, for one client after another: Dask's own does not survive one that failed."""
-
-    def __init__(self) -> None:
-        ready = threading.Event()
-        self.thread = threading.Thread(target=asyncio.run, args=(self._run(ready),), name="cluster-loop", daemon=True)
-        self.thread.start()
-        ready.wait()
-
-    async def _run(self, ready: threading.Event) -> None:
-        self.loop, self.stop = IOLoop.current(), asyncio.Event()
-        ready.set()
-        await self.stop.wait()
-
-    def close(self) -> None:
-        """Safe to call twice."""
-        if self.thread.is_alive():
-            self.loop.add_callback(self.stop.set)
-            self.thread.join(10)
-
-
 class Cluster:
     """The connection to a scheduler: who is there, and jobs carried out. Safe for several threads. Close it."""
 
@@ -100,7 +81,9 @@ class Cluster:
         self.seen: list[Status] = []
         self.addresses: dict[str, str] = {}
         """Address of the worker at each place, as last seen."""
-        self.homes = Homes()
+        self.homes, self.routes = Homes(), Routes()
+        self.building: Counter[str] = Counter()
+        """Builds of ours by place."""
         self.others = 0
         """Number of workers of another version, or that are none of ours."""
         self.closed = threading.Event()
@@ -154,6 +137,7 @@ class Cluster:
                 with contextlib.suppress(Exception):  # it is broken: whatever closing it raises, it is gone
                     lost.close(timeout=2)
             self.contents.clear()
+            self.routes = Routes()
             if not self.closed.is_set():
                 self.say("the connection to the cluster's scheduler is lost; trying again")
             while not self.closed.is_set():
@@ -278,6 +262,7 @@ class Cluster:
             with contextlib.suppress(OSError, TimeoutError):
                 self.client.close(timeout=5)
             self.client = None
+            self.routes = Routes()
         if self.local is not None:
             self.local.close()
             self.local = None
@@ -310,9 +295,21 @@ class Cluster:
                 client, place = self.client, self._place(job)
                 address = self.addresses.get(place, "")
                 try:
+                    if (route := self._route(client, job, address)) is not None:
+                        at.append(place)
+                        began(place)
+                        gone = lambda: address not in self.addresses.values()  # noqa: B023, E731
+                        return self.routes.ask(client, address, route, job, self.topic, contents, gone)
                     return self._awaited(self._submit(client, job, contents, tries, address), job, address)
                 except (KilledWorker, Moved):
                     pass
+                except LeaseOver:
+                    returned += 1
+                except WorkerLost:
+                    time.sleep(LOOK_S)
+                    if not self._is_alive(client):  # the scheduler is gone, and workers go with it
+                        self._again(client)
+                        returned = len(at)
                 except Lacking as names:  # the worker that held them is gone
                     returned += 1
                     self.release(set(names.args))
@@ -326,7 +323,7 @@ class Cluster:
                     time.sleep(LOOK_S)
                     returned = len(at)  # whoever was at it may be so still
                 finally:
-                    self.homes.give(place)
+                    self._leave(job, place)
                 tries += 1
                 # Dask counts a worker's death for all that waited there, and not over a job that was given back: we count
                 # those that had begun with it and have not said how it ended.
@@ -342,16 +339,57 @@ class Cluster:
         return client is not None and client.status == "running"
 
     def _place(self, job: Job) -> str:
-        """The device that is to do it, "" for any."""
-        if not job.question.timed:
-            return ""
+        """Who is to do it, "" for any. `_leave` it."""
         able = [s.place for s in self.seen if self._can(s, job) and s.place in self.addresses]
-        return self.homes.take(job.asker, able)
+        if job.question.timed:
+            return self.homes.take(job.asker, able)
+        if self._resource(job) != build_resource() or not able:
+            return ""
+        with self.lock:
+            place = min(able, key=lambda place: self.building[place])
+            self.building[place] += 1
+            return place
+
+    def _leave(self, job: Job, place: str) -> None:
+        if job.question.timed:
+            self.homes.give(place)
+        elif place:
+            with self.lock:
+                self.building[place] -= 1
+
+    def _route(self, client: Client | None, job: Job, address: str) -> Route | None:
+        """The way to that worker, whose device is lent to us; None where the scheduler is to be asked."""
+        if not address or not self._is_alive(client):
+            return None
+        route = self.routes.find(client, address)
+        if route is not None and job.question.timed and not (route.name and route.future.status == "pending"):
+            self._lend(client, job, address, route)
+        return route
+
+    def _lend(self, client: Client | None, job: Job, address: str, route: Route) -> None:
+        """Ask the scheduler for the device. Raises as `_awaited` does, and LeaseOver where it was not lent."""
+        assert client is not None
+        name, lent = f"lease-{secrets.token_hex(8)}", threading.Event()
+        self.began[name] = []
+        self.listening[name] = (lambda _text: None, lambda _place: lent.set())
+        try:
+            resource = self._resource(job)
+            future = client.submit(
+                hold, name, self.topic, key=name, resources={resource: 1}, pure=False, retries=0, workers=[address]
+            )
+            self._wait(future, lent, job, address)
+            if future.status != "pending":
+                raise LeaseOver(name)
+            route.name, route.future, route.resource = name, future, resource
+        finally:
+            self.listening.pop(name, None)
+            self.began.pop(name, None)
 
     def _submit(self, client: Client | None, job: Job, contents: dict[str, bytes], tries: int, address: str) -> Future:
         """Raises what LOST names where there is no connection."""
         if client is None or client.status != "running":
             raise CommClosedError("not connected")
+        self.routes.give_back(client, self._resource(job))
         self._send(client, {name: contents[name] for name in job.hashes})
         key = f"{job.name}-{tries}" if tries else job.name
         return client.submit(
@@ -370,8 +408,14 @@ class Cluster:
                 self.contents |= {key.removeprefix("content-"): future for key, future in sent.items()}
 
     def _awaited(self, future: Future, job: Job, address: str) -> JobAnswer:
-        """Raises what the job raised; Moved where the worker of that address is gone; EngineError where nobody has been there to do it for `lost_s`."""
-        done, late = threading.Event(), None
+        """Raises what the job raised, and as `_wait` does."""
+        self._wait(future, threading.Event(), job, address)
+        return future.result()
+
+    def _wait(self, future: Future, done: threading.Event, job: Job, address: str) -> None:
+        """Until `done`, or the future is. Raises Moved where the worker of that address is gone, EngineError where nobody has been there to
+        do it for `lost_s`."""
+        late: float | None = None
         # Not `result(timeout=...)`, which a cancelled future ends in an UnboundLocalError of Dask's.
         future.add_done_callback(lambda _future: done.set())
         while not done.wait(LOOK_S) and future.status == "pending":
@@ -393,7 +437,6 @@ class Cluster:
                 )
         if future.status in ("cancelled", "lost"):
             raise CancelledError(job.name)
-        return future.result()
 
     def _can(self, status: Status, job: Job) -> bool:
         if status.state != "ready":
