@@ -130,9 +130,13 @@ class HostFile:
                 continue
             lines += made
             before.append(guards)
-        given = {argument.name for argument in spec.arguments}
+        given = {argument.name: argument.kind for argument in spec.arguments}
         for axis in spec.axes:
-            if axis not in given and any(re.search(rf"\b{axis}\b", line) for line in lines):
+            if given.get(axis) == "tensor":  # called like it: what a launch is handed is that, what a guard asks for is the size
+                asked = [line for line in lines if line.lstrip().startswith("if (")]
+            else:
+                asked = [] if axis in given else lines
+            if any(re.search(rf"\b{axis}\b", line) for line in asked):
                 raise NoProgram(f"the size {axis} is no argument of the entry")
         head = f'extern "C" void {spec.entry_name}_{dtype}({", ".join([*parameters, *self.last])}) {{'
         self.entries.append("\n".join([head, *lines, "}", ""]))

@@ -53,6 +53,13 @@ def test_kernels_wait_before_they_touch_memory_where_they_may_be_set_up_early(si
     assert "wait_for_predecessor<1>();" not in older and "launch_with<true>" not in older
 
 
+def test_a_size_that_only_a_tensor_is_called_like_is_no_argument():
+    """nvcc refused a guard `positions % 64 == 0` of the tensor's address."""
+    kernel = catalog.load("tests/inputs/rotary_query_key")
+    with pytest.raises(NoProgram, match="the size positions is no argument"):
+        source(kernel.spec, (kernel.folder / "reference.py").read_text())
+
+
 def test_a_program_that_means_something_else_has_no_text(silu):
     kernel, reference = silu
     program = Meaning(kernel.spec, reference).program("float16", 8)
