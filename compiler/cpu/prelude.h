@@ -148,8 +148,12 @@ VECTOR(long long, Wide2, 16);
 VECTOR(uint32_t, Bits8, 32);
 VECTOR(float, Floats8, 32);
 VECTOR(long long, Wide4, 32);
-#undef VECTOR
+template <int Lanes>
+struct Vectors {
+    typedef Words8 Words; typedef Bytes8 Bytes; typedef Bits8 Bits; typedef Floats8 Floats; typedef Wide2 Stored;
+};
 #if defined(__clang__)
+constexpr int MOST_LANES = 8;
 inline Bits8 widen(Words8 words) { return __builtin_convertvector(words, Bits8); }
 inline Bits8 widen(Bytes8 bytes) { return __builtin_convertvector(bytes, Bits8); }
 inline Bytes8 narrow_to_bytes(Bits8 bits) { return __builtin_convertvector(bits, Bytes8); }
@@ -165,7 +169,37 @@ inline Bytes8 narrow_to_bytes(Bits8 bits) {  // each below 256
 }
 inline void put_past_caches(Wide4* to, Wide4 value) { __builtin_ia32_movntdq256(to, value); }
 inline void put_past_caches(Wide2* to, Wide2 value) { __builtin_ia32_movntdq(to, value); }
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+// Where lanes are sixteen in one register, they are written and read so: a load of 64 bytes waits for two stores of 32.
+constexpr int MOST_LANES = 16;
+VECTOR(int16_t, Halves16, 32);
+VECTOR(uint16_t, Words16, 32);
+VECTOR(uint8_t, Bytes16, 16);
+VECTOR(uint32_t, Bits16, 64);
+VECTOR(float, Floats16, 64);
+template <>
+struct Vectors<16> {
+    typedef Words16 Words; typedef Bytes16 Bytes; typedef Bits16 Bits; typedef Floats16 Floats; typedef Wide4 Stored;
+};
+typedef int Signed16 __attribute__((vector_size(64)));
+inline Bits16 widen(Words16 words) { return (Bits16)__builtin_ia32_pmovzxwd512_mask((Halves16)words, Signed16{}, 0xffff); }
+inline Bits16 widen(Bytes16 bytes) { return (Bits16)__builtin_ia32_pmovzxbd512_mask((Chars16)bytes, Signed16{}, 0xffff); }
+inline Words16 narrow(Bits16 bits) { return (Words16)__builtin_ia32_pmovdw512_mask((Signed16)bits, Halves16{}, 0xffff); }
+inline Bytes16 narrow_to_bytes(Bits16 bits) { return (Bytes16)__builtin_ia32_pmovdb512_mask((Signed16)bits, Chars16{}, 0xffff); }
+inline Floats16 to_floats(Words16 halves) { return __builtin_ia32_vcvtph2ps512_mask((Halves16)halves, Floats16{}, 0xffff, 4); }
+inline Words16 to_halves(Floats16 value) { return (Words16)__builtin_ia32_vcvtps2ph512_mask(value, 0, Halves16{}, 0xffff); }
+#else
+constexpr int MOST_LANES = 8;
 #endif
+#endif
+inline Words8 narrow(Bits8 bits) { return __builtin_convertvector(bits, Words8); }
+#if defined(__F16C__)
+inline Floats8 to_floats(Words8 halves) { return __builtin_ia32_vcvtph2ps256((Halves8)halves); }
+inline Words8 to_halves(Floats8 value) { return (Words8)__builtin_ia32_vcvtps2ph256(value, 0); }  // to nearest
+#endif
+#undef VECTOR
+template <int Items>
+constexpr int LANES = Items % MOST_LANES == 0 ? MOST_LANES : 8;
 #endif
 
 // Neighbouring elements; 16-bit floats are floats in it, converted by the hardware.
@@ -184,9 +218,9 @@ inline Pack<float, Items> load_pack(const _Float16* from) {
     Pack<float, Items> pack;
 #if defined(__F16C__) && defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
-        for (int item = 0; item < Items; item += 8) {
-            const Halves8 halves = *reinterpret_cast<const Halves8*>(from + item);
-            *reinterpret_cast<Floats8*>(pack.at + item) = __builtin_ia32_vcvtph2ps256(halves);
+        using V = Vectors<LANES<Items>>;
+        for (int item = 0; item < Items; item += LANES<Items>) {
+            *reinterpret_cast<typename V::Floats*>(pack.at + item) = to_floats(*reinterpret_cast<const typename V::Words*>(from + item));
         }
         return pack;
     }
@@ -202,9 +236,9 @@ inline Pack<float, Items> load_pack(const bfloat16* from) {
     Pack<float, Items> pack;
 #if defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
-        for (int item = 0; item < Items; item += 8) {
-            const Words8 words = *reinterpret_cast<const Words8*>(from + item);
-            *reinterpret_cast<Bits8*>(pack.at + item) = widen(words) << 16;
+        using V = Vectors<LANES<Items>>;
+        for (int item = 0; item < Items; item += LANES<Items>) {
+            *reinterpret_cast<typename V::Bits*>(pack.at + item) = widen(*reinterpret_cast<const typename V::Words*>(from + item)) << 16;
         }
         return pack;
     }
@@ -220,10 +254,12 @@ inline Pack<float, Items> load_pack(const fp8_e4m3* from) {
     Pack<float, Items> pack;
 #if defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
-        for (int item = 0; item < Items; item += 8) {  // as to_float
-            const Bits8 bits = widen(*reinterpret_cast<const Bytes8*>(from + item)), whole = bits & 0x7f;
-            const Bits8 is_nan = (Bits8)(whole == 0x7f), size = (Bits8)((Floats8)(whole << 20) * 0x1p120f);
-            *reinterpret_cast<Bits8*>(pack.at + item) = (bits & 0x80) << 24 | (is_nan & 0x7fc00000) | (~is_nan & size);
+        using V = Vectors<LANES<Items>>;
+        using Bits = typename V::Bits;
+        for (int item = 0; item < Items; item += LANES<Items>) {  // as to_float
+            const Bits bits = widen(*reinterpret_cast<const typename V::Bytes*>(from + item)), whole = bits & 0x7f;
+            const Bits is_nan = (Bits)(whole == 0x7f), size = (Bits)((typename V::Floats)(whole << 20) * 0x1p120f);
+            *reinterpret_cast<Bits*>(pack.at + item) = (bits & 0x80) << 24 | (is_nan & 0x7fc00000) | (~is_nan & size);
         }
         return pack;
     }
@@ -278,9 +314,9 @@ template <int Items>
 inline void store_pack(_Float16* to, const Pack<float, Items>& pack) {
 #if defined(__F16C__) && defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
-        for (int item = 0; item < Items; item += 8) {
-            const Floats8 value = *reinterpret_cast<const Floats8*>(pack.at + item);
-            put_vector(to + item, (Wide2)__builtin_ia32_vcvtps2ph256(value, 0));  // to nearest; eight by eight: no load waits for two stores
+        using V = Vectors<LANES<Items>>;
+        for (int item = 0; item < Items; item += LANES<Items>) {
+            put_vector(to + item, (typename V::Stored)to_halves(*reinterpret_cast<const typename V::Floats*>(pack.at + item)));
         }
         return;
     }
@@ -294,11 +330,13 @@ template <int Items>
 inline void store_pack(bfloat16* to, const Pack<float, Items>& pack) {
 #if defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
-        for (int item = 0; item < Items; item += 8) {  // as to<bfloat16>
-            const Floats8 value = *reinterpret_cast<const Floats8*>(pack.at + item);
-            const Bits8 bits = (Bits8)value, is_nan = (Bits8)(value != value);
-            const Bits8 rounded = bits + 0x7fff + ((bits >> 16) & 1), quiet = bits | 0x400000;
-            put_vector(to + item, (Wide2)__builtin_convertvector(((is_nan & quiet) | (~is_nan & rounded)) >> 16, Words8));
+        using V = Vectors<LANES<Items>>;
+        using Bits = typename V::Bits;
+        for (int item = 0; item < Items; item += LANES<Items>) {  // as to<bfloat16>
+            const auto value = *reinterpret_cast<const typename V::Floats*>(pack.at + item);
+            const Bits bits = (Bits)value, is_nan = (Bits)(value != value);
+            const Bits rounded = bits + 0x7fff + ((bits >> 16) & 1), quiet = bits | 0x400000;
+            put_vector(to + item, (typename V::Stored)narrow((Bits)(((is_nan & quiet) | (~is_nan & rounded)) >> 16)));
         }
         return;
     }
@@ -314,13 +352,16 @@ template <int Items>
 inline void store_pack(fp8_e4m3* to, const Pack<float, Items>& pack) {
 #if defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
-        for (int item = 0; item < Items; item += 8) {  // as to<fp8_e4m3>
-            const Floats8 value = *reinterpret_cast<const Floats8*>(pack.at + item);
-            const Bits8 bits = (Bits8)value, is_nan = (Bits8)(value != value), given = bits & 0x7fffffff;
-            const Bits8 is_large = (Bits8)((Floats8)given > 448.0f), whole = (is_large & as_bits<uint32_t>(448.0f)) | (~is_large & given);
-            const Bits8 tiny = (Bits8)((Floats8)whole + 16384.0f) - 0x46800000, is_tiny = (Bits8)((Floats8)whole < 0x1p-6f);
-            const Bits8 normal = ((whole + 0x7ffff + (whole >> 20 & 1)) >> 20) - (120 << 3), size = (is_tiny & tiny) | (~is_tiny & normal);
-            *reinterpret_cast<Bytes8*>(to + item) = narrow_to_bytes((bits >> 24 & 0x80) | (is_nan & 0x7f) | (~is_nan & size));
+        using V = Vectors<LANES<Items>>;
+        using Bits = typename V::Bits;
+        using Floats = typename V::Floats;
+        for (int item = 0; item < Items; item += LANES<Items>) {  // as to<fp8_e4m3>
+            const Floats value = *reinterpret_cast<const Floats*>(pack.at + item);
+            const Bits bits = (Bits)value, is_nan = (Bits)(value != value), given = bits & 0x7fffffff;
+            const Bits is_large = (Bits)((Floats)given > 448.0f), whole = (is_large & as_bits<uint32_t>(448.0f)) | (~is_large & given);
+            const Bits tiny = (Bits)((Floats)whole + 16384.0f) - 0x46800000, is_tiny = (Bits)((Floats)whole < 0x1p-6f);
+            const Bits normal = ((whole + 0x7ffff + (whole >> 20 & 1)) >> 20) - (120 << 3), size = (is_tiny & tiny) | (~is_tiny & normal);
+            *reinterpret_cast<typename V::Bytes*>(to + item) = narrow_to_bytes((Bits)((bits >> 24 & 0x80) | (is_nan & 0x7f) | (~is_nan & size)));
         }
         return;
     }

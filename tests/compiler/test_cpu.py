@@ -106,6 +106,39 @@ def test_eight_bit_floats_are_torchs_in_cpp(tmp_path):
     assert torch.equal(back[:-1], right.float()[:-1]) and math.isnan(back[-1])
 
 
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_packs_of_small_floats_are_torchs(lanes, tmp_path):
+    """All of them as floats, and floats around all of them back: NaNs, infinities, subnormals and ties among them."""
+    kinds = {"_Float16": torch.float16, "bfloat16": torch.bfloat16, "fp8_e4m3": torch.float8_e4m3fn}
+    text = "#define STREAM 0\n#define PARALLEL_FROM 1\n" + PRELUDE.read_text()
+    for kind in kinds:
+        text += f"""
+    extern "C" void load_{kind}(const {kind}* from, float* to, int64_t count) {{
+        for (int64_t i = 0; i < count; i += {lanes}) store_pack(to + i, load_pack<{lanes}>(from + i));
+    }}
+    extern "C" void store_{kind}(const float* from, {kind}* to, int64_t count) {{
+        for (int64_t i = 0; i < count; i += {lanes}) store_pack(to + i, load_pack<{lanes}>(from + i));
+    }}
+    """
+    library = built(text, tmp_path)
+
+    def called(name, given, to):
+        getattr(library, name)(*(ctypes.c_void_p(t.data_ptr()) for t in (given, to)), ctypes.c_int64(len(given)))
+
+    for kind, dtype in kinds.items():
+        every = torch.arange(1 << 8 * dtype.itemsize).to({1: torch.uint8, 2: torch.uint16}[dtype.itemsize]).view(dtype)
+        wide = torch.empty(len(every))
+        called(f"load_{kind}", every, wide)
+        assert torch.equal(wide.nan_to_num(7e30), every.float().nan_to_num(7e30))
+        known = every.float()[every.float().isfinite()].sort().values
+        between = (known[1:] + known[:-1]) / 2
+        given = torch.cat([every.float(), between, between.nextafter(known[1:]), between.nextafter(known[:-1])])
+        given = given[: len(given) // 16 * 16].contiguous()
+        narrow = torch.empty(len(given), dtype=dtype)
+        called(f"store_{kind}", given, narrow)
+        assert torch.equal(narrow.float().nan_to_num(7e30), given.to(dtype).float().nan_to_num(7e30)), kind
+
+
 def test_halves_are_torchs_where_gcc_puts_them_in_vectors(tmp_path):
     text = "#define STREAM 0\n#define PARALLEL_FROM 1\n" + PRELUDE.read_text()
     text += """
