@@ -137,8 +137,7 @@ def kernels_of_timed_calls(
     """
     session.pool.drop(build.candidate)
     try:
-        arm = Arm("candidate", session.pool.get(build))
-        comparison = session.open_comparison(workload, cache)
+        comparison, arm = session.open_comparison(workload, cache), Arm("candidate", session.pool.get(build))
         session.pool.settle()
         comparison.prepare(arm)
         comparison.sample(arm, look=True)

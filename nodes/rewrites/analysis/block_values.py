@@ -58,8 +58,6 @@ class Block(Arithmetic):
         self.barriers = 0
         self.bounds: dict[float, str] = {}
         """Numbers of the statements, as they are written: they may bound an extreme."""
-        self.exponentials: set[str] = set()
-        """Those that were called."""
         self.shared: dict[int, Memory] = {}
         """By where they are declared."""
         self.depth = 0
@@ -356,7 +354,6 @@ class Block(Arithmetic):
         if len(values) == 1 and (plain or name == "static_cast"):
             return self._cast(name if plain else given.removesuffix(">"), values[0], frame, active)
         if len(values) == 1 and (base := base_of(self.code, spelled)):
-            self.exponentials.add(spelled)
             return self._mapped(
                 lambda v: power(v * base) if isinstance(v, (int, float)) else UNKNOWN, values[0], active
             )

@@ -21,7 +21,7 @@ from nodes.rewrites.syntax.tree import field_of
     expected="a hyperbolic tangent in 6 instructions instead of about 25 and a branch",
     speedup=1.05,
     helps={"memory", "latency", "compute"},
-    after=("online_reduction",),
+    after=("canonicalize_reductions",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)

@@ -29,7 +29,7 @@ _MADE = {f"{kind}_expression" for kind in ("binary", "parenthesized", "condition
     "cuda",
     expected="nothing by itself: later steps may then choose the width of a block",
     normalizes=True,
-    after=("canonicalize_loops",),
+    after=("single_assignment",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code = code_of(source)

@@ -11,7 +11,7 @@ from nodes.rewrites.syntax.source import Source
 
 FOLDERS = (Path(__file__).parent, CUDA)
 """The second one has what the compiler's texts call too."""
-NAMES = ("block_max", "block_min", "block_shifted_sum", "block_sum")
+NAMES = ("block_max", "block_min", "block_sum")
 """Reductions over a block of whole warps."""
 
 

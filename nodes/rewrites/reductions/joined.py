@@ -21,7 +21,6 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.prelude import NAMES
-from nodes.rewrites.reductions.online import declares
 from nodes.rewrites.reductions.runs import Run, Threads, slots_of
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -36,6 +35,14 @@ Ends = dict[tuple[End, str, str], bool]
 """Behind which statement which result is where, and whether every thread may read it there."""
 Places = dict[str, dict[str, bool]]
 """Of one end: where each result is."""
+
+
+def declares(name: Node) -> bool:
+    """Whether a name is where a variable begins, of whatever scope."""
+    parent = name.parent
+    if parent is None or parent.type == "declaration":
+        return parent is not None
+    return parent.type == "init_declarator" and same(field_of(parent, "declarator"), name)
 
 
 def shapes_of(code: Code, kernel: Kernel, *, shuffles: bool = False) -> list[tuple[Launch, int]]:

@@ -17,10 +17,9 @@ _CASTS = {"static_cast", "float", "double", "T"}
 
 
 def check_block_shares(code: Code, kernel: Kernel) -> None:
-    """Of what `block_sum` and `block_shifted_sum` add up. Raises Unsupported where a thread without elements may add something."""
-    for name, place in (("block_sum", 0), ("block_shifted_sum", 1)):
-        for call in kernel.calls(name):
-            check_share(code, kernel, field_of(call, "arguments").named_children[place], call)
+    """Of what `block_sum` adds up. Raises Unsupported where a thread without elements may add something."""
+    for call in kernel.calls("block_sum"):
+        check_share(code, kernel, field_of(call, "arguments").named_children[0], call)
 
 
 def check_share(code: Code, kernel: Kernel, value: Node, reduction: Node) -> None:

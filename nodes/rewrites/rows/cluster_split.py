@@ -57,7 +57,7 @@ def rewrite(source: Source, facts: Facts) -> str | None:
     units = facts.device.units
     bring(edits, code, NUMBERS.format(blocks=2 * units, fewer=units))
     require(edits, code, "ceil_div", "launch_cluster", "cluster_items")
-    require(edits, code, "cluster_max", "cluster_min", "cluster_shifted_sum", "cluster_sum")
+    require(edits, code, "cluster_max", "cluster_min", "cluster_sum")
     return edits.apply().replace(TRIGGER_WHEN, IN_CLUSTERS) if edits.changes else None
 
 

@@ -96,7 +96,6 @@ CONSTANT = kernel("""\
     launch="plain<256><<<rows, 256, 0, stream>>>(x, y, n);", head="template <int W> ",
 )  # fmt: skip
 TWO_BUFFERS = kernel("  const float* row = x + blockIdx.x * n;\n  y[0] = row[0];\n  row = y + 1;\n  y[2] = row[1];")
-WHILE = kernel("  int i = threadIdx.x;\n  while (i < n) {\n    y[i] = x[i];\n    i += blockDim.x;\n  }")
 LDG = "#define LDG(p) __ldg(p)\ntemplate <typename T> __device__ T ldg(const T* p) { return __ldg(p); }\n"
 FLOAT4 = "#define FLOAT4(v) (reinterpret_cast<float4*>(&(v))[0])\n"
 PUT = "__device__ void put(float& to, float v) { to = v; }\n"
@@ -163,8 +162,6 @@ SQUARES = kernel(f"""\
         ("symbolic_block_size", CONSTANT),
         ("symbolic_block_size", WIDTH),
         ("single_assignment", TWO_BUFFERS),
-        ("canonicalize_loops", WHILE),
-        ("canonicalize_loops", kernel("  int i;\n  for (i = threadIdx.x; n > i; i = i + blockDim.x) { y[i] = x[i]; }")),
         ("vectorize", kernel(EACH + "y[i] = LDG(&x[i]) + ldg(y + i);", head=LDG)),
         ("vectorize", kernel(EACH + "{ float& v = y[i]; v = x[i]; }")),
         ("vectorize", kernel(EACH + "{ put(y[i], x[i]); }", head=PUT)),
@@ -199,9 +196,6 @@ def test_a_tangent_by_itself_keeps_small_numbers(value: str, near: bool) -> None
         ("symbolic_block_size", ROWS.replace("i += blockDim.x", "i += 256"), "scale_rows<<<rows, 256,", "dim3 b(256); b.x = n; scale_rows<<<rows, b,"),
         ("tune_block_size", ROWS, "scale_rows<<<rows, 256,", "dim3 b(256); b.x = n; scale_rows<<<rows, b,"),
         ("single_assignment", TWO_BUFFERS, "  row = y + 1;", "  for (int k = 0; k < n; ++k) row = y + k;"),
-        ("canonicalize_loops", WHILE, "  }\n}", "  }\n  y[i] = 1;\n}"),
-        ("canonicalize_loops", WHILE, "    y[i] =", "    if (x[i] > 0) continue;\n    y[i] ="),
-        ("canonicalize_loops", WHILE, "    y[i] = x[i];\n    i += blockDim.x;", "    i += blockDim.x;\n    y[i] = x[i];"),
         ("canonicalize_reductions", TREE, "sums<<<rows, 256,", "dim3 b(256); b.x = n; sums<<<rows, b,"),
         # A tree over some of the threads.
         ("canonicalize_reductions", TREE, "int s = blockDim.x / 2;", "int s = 16;"),  # 32 of the block's values
