@@ -132,7 +132,9 @@ class HostFile:
             before.append(guards)
         given = {argument.name: argument.kind for argument in spec.arguments}
         for axis in spec.axes:
-            if given.get(axis) == "tensor":  # called like it: what a launch is handed is that, what a guard asks for is the size
+            if (
+                given.get(axis) == "tensor"
+            ):  # called like it: what a launch is handed is that, what a guard asks for is the size
                 asked = [line for line in lines if line.lstrip().startswith("if (")]
             else:
                 asked = [] if axis in given else lines
