@@ -89,7 +89,9 @@ def attempt(folder: Path, life: Life, *, resume: bool) -> int:
         else:
             ending = service.start(record(scenario()), BASELINE, front, nobody)
         found = {
-            "attempts": [row.model_dump(mode="json", exclude={"seconds"}) for row in ending.result.attempts],
+            "attempts": [
+                row.model_dump(mode="json", exclude={"seconds", "tool_seconds"}) for row in ending.result.attempts
+            ],
             "best": ending.result.best,
             "stop": ending.result.stop_reason,
             "speedup": ending.result.speedup.median,
