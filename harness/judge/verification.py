@@ -24,6 +24,7 @@ from harness.checks.correctness import failure, judge_several
 from harness.checks.crossings import crossings
 from harness.checks.drawing import distributions, draw_inputs
 from harness.checks.tolerance import compute_expected
+from harness.judge.rows import MANY, PACED, calls_in_a_row
 from harness.judge.session import SMALL_BYTES, EvaluationSession, MissingTool, map_buffers
 from harness.problems.degenerate import holes
 from harness.problems.pytorch import Problem
@@ -37,7 +38,6 @@ from kernels.spec import DTYPE_BYTES, Frozen, Workload
 STRESSED = 2
 """Smallest timed workloads of each dtype that are run behind a producer that triggers at once and stores late."""
 STRESS_LOOKS = 4
-IN_A_ROW = 3
 EXACT_DRAWS = 16
 DRAWN_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
 """Bytes moved by a call, by device, above which a workload is left to the checks; where all are larger, the smallest
@@ -57,9 +57,8 @@ GPU_SHIFT = 16
 a CPU it is moved by one element."""
 TORCH_SHIFT = 64
 """Bytes of the same for what is called with torch's tensors on a CPU: torch aligns so, and engines' vector stores take it for granted."""
-MANY, QUICK_S, MANY_S, STATE_S, PACED = 5000, 50e-6, 0.25, 1.0, 20
-"""Calls in a row, seconds of a call up to which a kernel makes all of them, seconds that the calls of a slower one, and of a module with
-state, may take, and calls that are timed first."""
+QUICK_S, MANY_S = 50e-6, 0.25
+"""Seconds of a call up to which a kernel makes MANY of them, and that the calls of a slower one may take."""
 SHIPPED_BYTES = 64 << 20
 """Bytes of a call up to which a workload says what the baseline errs by."""
 LEAK_LEAST, LEAK_A_CALL = 64 << 20, 16 << 10
@@ -193,7 +192,7 @@ def checks(
     if everything and small:
         yield from _several(session, worker, bench, cases[0])
     if session.rules.has_state:
-        yield from _in_a_row(
+        yield from calls_in_a_row(
             session,
             worker,
             workload,
@@ -206,55 +205,6 @@ def checks(
         yield from _memory(session, worker, workload, cases[0])  # the last: it lays the arena out anew
     elif everything and not model and workload.label in session.special_at:
         yield from _specials(session, worker, workload)
-
-
-def _in_a_row(
-    session: EvaluationSession, worker: Worker, workload: Workload, values: str, *, long: bool
-) -> Iterator[Check]:
-    """Checks of a module with state: calls that go on from what the one before has left, each judged from there; with `long` once more
-    behind many calls in a row."""
-    bench = map_buffers(session, worker, workload, IN_A_ROW)
-
-    def call(times: int) -> tuple[list[dict[str, Any]], float]:
-        """Inputs, and seconds, of calls in a row, the first made so often."""
-        given = [
-            draw_inputs(session.spec, workload, values, session.extra_values, session.device) for _ in range(IN_A_ROW)
-        ]
-        for slot, inputs in enumerate(given):
-            bench.write(slot, inputs)
-        return given, time_request(worker, bench.message(IN_A_ROW, in_a_row=times), timeout_s=session.call_s)[1]
-
-    def left_by(slot: int, inputs: dict[str, Any]) -> dict[str, Any]:
-        outputs = bench.outputs(slot)
-        return {name: outputs[after].clone() for name in inputs if (after := f"{name}_after") in outputs}
-
-    def judge(given: list[dict[str, Any]], first: int, behind: str) -> Iterator[Check]:
-        left = left_by(0, given[0]) if first else {}
-        for slot, inputs in list(enumerate(given))[first:]:
-            right = compute_expected(session.kernel, workload, inputs | left, values)
-            yield bench.check_outputs(slot, right, f"call {slot + 1 - first} of {IN_A_ROW - first} in a row{behind}")
-            yield bench.check_inputs(slot, inputs, f"inputs unchanged, calls in a row{behind}")
-            left = left_by(slot, inputs)
-
-    def finite(given: list[dict[str, Any]]) -> bool:
-        return all(bool(one.isfinite().all()) for one in left_by(0, given[0]).values())
-
-    given, _seconds = call(1)
-    yield from judge(given, 0, "")
-    if not long:
-        return
-    paced_s = call(PACED)[1]
-    if paced_s < STATE_S / 2:  # twice more: others may have had the processor meanwhile
-        paced_s = min(paced_s, call(PACED)[1], call(PACED)[1])
-    times = most = max(2, min(MANY, int(STATE_S * PACED / paced_s)))
-    given, _seconds = call(times)
-    if not finite(given):  # it grows without bound: up to where it does
-        times = 1
-        while most - times > 1:
-            middle = (times + most) // 2
-            times, most = (middle, most) if finite(call(middle)[0]) else (times, middle)
-        given, _seconds = call(times)
-    yield from judge(given, 1, f" behind {times} others")
 
 
 def _crossed(session: EvaluationSession, workloads: tuple[Workload, ...]) -> Iterator[Workload]:

@@ -14,7 +14,7 @@ from harness.evaluate import Evaluator
 from harness.farside import module_state
 from harness.farside.describe import Trial
 from harness.farside.nest import UnfitProblem
-from harness.judge import verification
+from harness.judge import rows
 from harness.problems.pytorch import Problem, open_problem
 from harness.records import Outcome, Verdict
 from harness.store import Store
@@ -258,6 +258,8 @@ CASES = {
         [
             ("self.calls = 0", "self.calls = min(self.calls + 1, 150); return x / (1 + self.calls) ** 0.5"),
             ("self.calls = 0", "self.calls += 1; return x / (1 + min(self.calls, 500)) ** 0.5"),
+            ("self.calls = 0", "self.calls = (self.calls + 1) % 97; return x / (1 + self.calls) ** 0.5"),
+            ("self.calls = 0", "self.calls += 1 + (self.calls % 613 == 612); return x / (1 + self.calls) ** 0.5"),
         ],
     ),
     "something at every 512th call": (
@@ -297,7 +299,7 @@ BY_CALLS = (
 def test_a_module_with_state_is_judged_by_what_it_keeps(name: str, opened, tmp_path: Path, monkeypatch):
     init, forward, wrong = CASES[name]
     # Thousands of calls are what the topic needs, however busy the machine is.
-    monkeypatch.setattr(verification, "STATE_S", 5.0 if name in BY_CALLS else 0.1)
+    monkeypatch.setattr(rows, "STATE_S", 5.0 if name in BY_CALLS else 0.1)
     problem = opened(module(init, forward) + INPUTS)
     candidates = [module(*one, "ModelNew") for one in [(init, forward), *wrong]]
     found = verdicts(problem, candidates, tmp_path)
