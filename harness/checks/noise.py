@@ -75,6 +75,8 @@ the next narrower type, and for types of 16 bits and fewer an eighth of the outp
 BETWEEN_DRAWS = 8
 """Roundings of every operator's result to a 16-bit dtype, the largest of which counts: of a uniform error one element in 65,000 then shows less
 than a quarter of its size."""
+SHORT_SUM = 64
+"""Terms of a sum that engines keep in 16 bits, at most; longer ones earn one roundoff for each term, no more: a term left away would pass."""
 ROUNDINGS_BYTES = 2 << 30
 """Of outputs otherwise rounded that are kept for one set of inputs: 32 of 3 GiB each filled a GPU."""
 
@@ -266,7 +268,10 @@ def round_between(
     import torch
 
     found: dict[str, torch.Tensor] = {}
-    how = {"bits": reference.bits, "units": 1.0, "sum_units": 1.0, "holds": False}
+    terms = reference.terms()
+    units = math.sqrt(terms) if terms <= SHORT_SUM else 1.0
+    smallest = SMALLEST.get(reference.dtype, 0.0)
+    how = {"bits": reference.bits, "units": 1.0, "sum_units": units, "holds": False, "smallest": smallest}
     for _ in range(BETWEEN_DRAWS):
         for name, other in reference.rounded(inputs, **how).items():
             apart = _apart(exact[name], other)

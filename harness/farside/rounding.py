@@ -18,16 +18,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 WIDE_BITS = 53
+_SUMS = frozenset(
+    f"aten::{name}" for name in ("sum", "mean", "mm", "bmm", "addmm", "baddbmm", "dot", "mv", "cumsum", "var", "std", "index_add", "scatter_add", "linear")
+)  # fmt: skip
+"""Operators that add up: a narrow accumulator rounds in between even where the format can hold the sum."""
 
 
 class Rounding(TorchDispatchMode):
     """A context in which results of fp64 operators (and, at 24 bits, of fp32 ones) are those of another rounding."""
 
-    def __init__(self, bits: int, units: float, sum_units: float, *, holds: bool = True) -> None:
+    def __init__(
+        self, bits: int, units: float, sum_units: float, *, holds: bool = True, smallest: float = 0.0
+    ) -> None:  # fmt: skip
         """bits: of the format. units: how far a result may be off, in its unit roundoffs. sum_units: of operators that take in
-        many elements, so much for each of these too. `holds`: what was moved is rounded to the format."""
+        many elements, so much for each of these too. `holds`: what was moved is rounded to the format. smallest: where above 0 the
+        format's smallest number, by half of which any result may be off too, and sums are kept in the format, so that one which it can hold is inexact."""
         super().__init__()
-        self.bits, self.units, self.sum_units, self.holds = bits, units, sum_units, holds
+        self.bits, self.units, self.sum_units, self.holds, self.smallest = bits, units, sum_units, holds, smallest
         self.generators: dict[torch.device, torch.Generator] = {}
 
     @classmethod
@@ -45,14 +52,16 @@ class Rounding(TorchDispatchMode):
         result = operator(*args, **kwargs)
         exact = self._widened(operator, args, kwargs, result) if narrow else result
         divided = self._by_what(operator, args, kwargs)
-        if not _any(exact, lambda one: self._inexact(one, divided)):
+        sums = not mutates and torch.Tag.pointwise not in operator.tags
+        every = sums and self.smallest > 0 and operator._schema.name in _SUMS
+        if not _any(exact, lambda one: self._inexact(one, divided, every)):
             return result
         moved, units = exact, self.units
-        if not mutates and torch.Tag.pointwise not in operator.tags:
+        if sums:
             units = max(units, self.sum_units)
             wide = (_cast(args), _cast(kwargs)) if narrow else (args, kwargs)
             moved = operator(*tree_map(self._shaken, wide[0]), **tree_map(self._shaken, wide[1]))
-        return _each(lambda was, whole, off: self._settle(was, whole, off, units, divided), result, exact, moved)
+        return _each(lambda was, whole, off: self._settle(was, whole, off, units, divided, every), result, exact, moved)
 
     def _narrow(self, args: Any, kwargs: Any) -> bool:
         """Whether it computes in fp32: some operand is of it, none is wider."""
@@ -73,10 +82,14 @@ class Rounding(TorchDispatchMode):
             return None
         return torch.as_tensor(args[1]).double()
 
-    def _inexact(self, value: torch.Tensor, divided: torch.Tensor | None = None) -> torch.Tensor | None:
-        """bool of its shape, None where it is none of ours. `divided`: what it is a quotient by."""
+    def _inexact(
+        self, value: torch.Tensor, divided: torch.Tensor | None = None, every: bool = False
+    ) -> torch.Tensor | None:
+        """bool of its shape, None where it is none of ours. `divided`: what it is a quotient by. `every`: all of it is."""
         if value.dtype != torch.float64:
             return None
+        if every:
+            return value.isfinite()
         inexact = self._rounded(value) != value
         if divided is not None:
             inverse = 1.0 / divided.to(value.device)
@@ -102,19 +115,24 @@ class Rounding(TorchDispatchMode):
     def _shaken(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
             return value
-        return value * self._random(value, max(self.units, self.sum_units))
+        moved = value * self._random(value, max(self.units, self.sum_units))
+        return moved + self.smallest * (torch.rand_like(moved) - 0.5) if self.smallest else moved
 
-    def _settle(self, was: Any, whole: Any, off: Any, units: float, divided: torch.Tensor | None) -> Any:
+    def _settle(
+        self, was: Any, whole: Any, off: Any, units: float, divided: torch.Tensor | None, every: bool = False
+    ) -> Any:
         """The result, its inexact elements moved, in place where somebody else holds it too."""
         if (
             not isinstance(was, torch.Tensor)
-            or (inexact := self._inexact(whole, divided)) is None
+            or (inexact := self._inexact(whole, divided, every)) is None
             or not bool(inexact.any())
         ):
             return was
         if off.shape != whole.shape:
             off = whole
         moved = off * self._random(off, units)
+        if self.smallest:
+            moved += self.smallest * (torch.rand_like(moved) - 0.5)
         return was.copy_(torch.where(inexact, self._rounded(moved) if self.holds else moved, whole))
 
 

@@ -79,3 +79,50 @@ def test_what_is_allowed_has_an_end() -> None:
     assert shipped.allow_errors({"out": 1.0, "other": 0.0}) == (("out", 1.5),)
     assert shipped.allow_errors({"out": 3.9}) == (("out", shipped.MOST),)
     assert not shipped.allow_errors({"out": shipped.MOST + 0.1}) and not shipped.allow_errors({"out": 0.0})
+
+
+MOE = """
+#include <cstdint>
+static float half(float v) { return static_cast<float>(static_cast<_Float16>(v)); }
+extern "C" void moe_sum(const _Float16* x, const _Float16* w, _Float16* out, int64_t t, int64_t k, int64_t n) {
+    for (int64_t i = 0; i < t; ++i)
+        for (int64_t c = 0; c < n; ++c) {
+            float sum = 0;
+            for (int64_t j = 0; j < k; ++j) sum = half(sum + half(float(w[i * k + j]) * float(x[(i * k + j) * n + c])));
+            out[i * n + c] = static_cast<_Float16>(sum);
+        }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("experts", "text", "passes"),
+    [
+        (8, MOE, True),
+        (64, MOE, True),
+        (8, MOE.replace("j < k", "j < k - 1"), False),
+        (64, MOE.replace("j < k", "j < k - 1"), False),
+        (300, MOE.replace("j < k", "j < k - 1"), False),
+    ],
+)
+def test_a_sum_that_is_kept_in_half_ships_and_one_that_leaves_a_term_away_is_broken(
+    experts: int, text: str, passes: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "moe_sum"
+    folder.mkdir()
+    spec = (
+        SPEC.replace("there_and_back", "moe_sum")
+        .replace("bfloat16", "float16")
+        .replace('axes=("n", "m")', 'axes=("t", "k", "n")')
+    )
+    begin, end = spec.index("    arguments="), spec.index("    nans")
+    spec = (
+        f'{spec[:begin]}    arguments=(\n        Tensor(name="x", role="input", shape=("t", "k", "n")), Tensor(name="w", role="input", shape=("t", "k"), values=("uniform",)),\n'
+        f'        Tensor(name="out", role="output", shape=("t", "n")), Size(name="t"), Size(name="k"), Size(name="n"),\n    ),\n{spec[end:]}'
+    )  # fmt: skip
+    (folder / "spec.py").write_text(spec.replace('{"n": 16, "m": 64}', f'{{"t": 40, "k": {experts}, "n": 256}}'))
+    (folder / "reference.py").write_text("def reference(x, w):\n    return {'out': (x * w[..., None]).sum(1)}\n")
+    (folder / "baseline.cpp").write_text(text)
+    with Evaluator(catalog.load(str(folder)), "cpu", Store(tmp_path / "store")) as made:
+        found = verdict_of(made, text)
+    assert found.passed is passes, found.reason
