@@ -225,8 +225,12 @@ class Evaluator(EvaluationSession):
 
         Without `calls` only what is read without running it.
         """
-        names = probes.names(calls=calls, device=self.device)
-        return {name: dict(self.ask(questions.ReadProbe(build=build, probe=name)).values) for name in names}
+        found: dict[str, dict[str, str]] = {}
+        for name in probes.names(calls=calls, device=self.device):
+            why = probes.why_not(name, found)
+            question = questions.ReadProbe(build=build, probe=name)
+            found[name] = {"unavailable": why} if why else dict(self.ask(question).values)
+        return found
 
     def sanitize(self, verdict: Verdict) -> Verdict:
         """The PASSED verdict once compute-sanitizer has watched the candidate: INCORRECT where it finds an error.

@@ -21,6 +21,7 @@ from kernels.spec import Spec, Workload
 
 NEEDS_CALLS = True
 DEVICE = "cuda"
+AFTER = "ncu"
 OPTIONS = ("--page", "source", "--print-source", "sass", "--section", "SourceCounters")
 SAMPLES = "Warp Stall Sampling (All Samples)"
 LINES, REASONS = 8, 3

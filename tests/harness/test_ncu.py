@@ -12,6 +12,7 @@ from harness.evaluate import Evaluator
 from harness.judge import staging
 from harness.probes import hot_loop, ncu
 from harness.processes.toolbox import Ran
+from harness.questions import Readings, ReadProbe
 from harness.records import Build, DeviceFacts
 from harness.store import Store
 from kernels import catalog
@@ -226,3 +227,22 @@ def test_readings_are_kept_and_refusals_are_not(tmp_path: Path, monkeypatch: pyt
     assert told == [answers[0], answers[1], answers[1]]
     assert asked == [(timed[0].label, timed[-1].label)] * 2
     assert evaluator.moved_bytes(timed[0]) < evaluator.moved_bytes(timed[-1])
+
+
+def test_stalls_are_not_asked_for_where_the_same_tool_gave_no_counters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a shared host ncu waited for more than 95 s, twice and a third time for the stalls: the run ended before its coder began."""
+    asked: list[str] = []
+    late = {"small: microseconds": "3.1", "large: unavailable": "ncu took longer than 30 s"}
+
+    def ask(_evaluator: Evaluator, question: ReadProbe) -> Readings:
+        asked.append(question.probe)
+        return Readings(values=late)
+
+    monkeypatch.setattr(Evaluator, "ask", ask)
+    evaluator = Evaluator(catalog.load("silu_and_mul"), "cpu", Store(tmp_path))
+    evaluator.device = "cuda"
+    found = evaluator.probes(Build(candidate="c", backend="cuda", ok=True))
+    assert asked == ["compiler", "ncu", "sass"] and found["ncu"] == late
+    assert found["stalls"] == {"unavailable": "ncu took longer than 30 s"}
