@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from typing import TypeVar
 
-from nodes.state import Draft
+One = TypeVar("One")
+Made = TypeVar("Made")
 
 
-def each(work: Callable[[Draft], Draft], drafts: list[Draft], width: int) -> list[Draft]:
+def each(work: Callable[[One], Made], drafts: Sequence[One], width: int) -> list[Made]:
     """`work` of every draft, in their order. With a width of 1 one after another, in this thread."""
     if width == 1 or len(drafts) < 2:
         return [work(draft) for draft in drafts]

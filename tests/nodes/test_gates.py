@@ -449,6 +449,29 @@ def test_the_best_of_several_devices_is_timed_once_more(
     assert {name for name, once_more in calls if once_more} == set(again)
 
 
+def test_all_that_may_be_the_best_are_timed_once_more_side_by_side() -> None:
+    """In turn they took longer than the whole round's first times (two workers of a CPU)."""
+    speeds, together = {"a": 1.5, "b": 1.49, "c": 1.2}, threading.Barrier(2, timeout=60)
+
+    def timed(found: Verdict, *, baseline: str, incumbent: str | None, again: bool) -> Verdict:
+        if again:
+            together.wait()
+        speedup = speeds[found.candidate[0]] - (0.2 if again else 0.0)
+        suite = Suite(
+            speedup=Interval(median=speedup, low=speedup - 0.02, high=speedup + 0.02), comparison=Comparison.FASTER
+        )
+        return verdict(speedup, "FASTER").model_copy(update={"candidate": found.candidate, "suite": suite})
+
+    bare = {"timings": (), "suite": None, "suite_incumbent": None}
+    drafts = [draft(name, verdict(1.0).model_copy(update=bare | {"candidate": name * 64})) for name in speeds]
+    state = State(
+        settings=settings(), drafts=drafts, incumbent=Incumbent(candidate="s" * 64, verdict=verdict(1.0, "SAME"))
+    )
+    context = SimpleNamespace(evaluator=SimpleNamespace(measure=timed, width=3))
+    found = measure(state, SimpleNamespace(context=context))["drafts"]  # type: ignore[arg-type]
+    assert {one.plan.id: round(one.verdict.suite.speedup.median, 2) for one in found} == {"a": 1.3, "b": 1.29, "c": 1.2}
+
+
 # --- tune ----------------------------------------------------------------------------------------------------------
 
 
