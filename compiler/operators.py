@@ -15,7 +15,7 @@ INTEGERS = {
     "bit_or": ("bitwise_or.Tensor", "bitwise_or.Scalar", "__or__.Tensor", "__or__.Scalar"),
     "bit_xor": ("bitwise_xor.Tensor", "bitwise_xor.Scalar", "__xor__.Tensor", "__xor__.Scalar"),
     "shift_right": ("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "__rshift__.Scalar", "__rshift__.Tensor"),
-    "shift_left": ("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Scalar", "__lshift__.Tensor"),
+    "shift_left": ("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Scalar", "__lshift__.Tensor", "pow.Scalar"),
     "floor_quotient": ("floor_divide.default", "floor_divide.Scalar"),
     "floor_remainder": ("remainder.Tensor", "remainder.Scalar"),
 }  # fmt: skip
@@ -30,6 +30,10 @@ def _register(op: str, name: str) -> None:
             return found
         if low.dtype.is_floating_point or low.dtype == torch.bool:
             return None
+        if name == "aten.pow.Scalar":  # 2 ** b
+            if a != 2:
+                return None
+            a = 1
         type, shape = COMPUTED[low.dtype], low.shape
         readers = [low.as_value(argument, type) for argument in (a, b)]
 

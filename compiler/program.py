@@ -16,7 +16,7 @@ import torch
 
 from compiler import indexing, operators, ordered  # noqa: F401 -- registered by being imported
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
-from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of
+from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, walk
 from compiler.draft.index import FloorDiv, Index, joined, size_symbol
 from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients
 from compiler.draft.names import RESERVED
@@ -435,8 +435,16 @@ def _check_in_place(program: KernelProgram, kernel: PackedKernel) -> None:
         for load in loads_of(kernel.roots):
             if load.args[0] is not given:
                 continue
-            if folded or not any(_is_own(program, load, writer) for writer in writers):
+            own = any(_is_own(program, load, writer) for writer in writers)
+            if not own or (folded and not _is_read_before(program, kernel, load)):
                 raise NoProgram(f"{buffer.text} is changed in place, and a thread would read what another one writes")
+
+
+def _is_read_before(program: KernelProgram, kernel: PackedKernel, load: Expr) -> bool:
+    """Whether all threads of a row read one element before the reductions at which they meet: what is written once a row is written later."""
+    within = {kernel.pack, program.lane, *(loop for loop, _ in kernel.inner), *kernel.loops}
+    symbols = {s for e in walk([load]) for arg in e.args if isinstance(arg, sympy.Expr) for s in arg.free_symbols}
+    return kernel.layout == ROW and any(m.definition.reduced for m in kernel.members) and not symbols & within
 
 
 def _is_own(program: KernelProgram, load: Expr, writer: Member) -> bool:

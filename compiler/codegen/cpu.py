@@ -14,7 +14,7 @@ import torch
 
 from compiler.codegen.host import HostFile
 from compiler.codegen.kernels import KernelFunction, find_recomputed, in_axes, last_write, row_stores, signature
-from compiler.codegen.levels import folds_of, hoist, indent, run_pass, stores_of
+from compiler.codegen.levels import folds_of, hoist, hoist_replaced, indent, run_pass, stores_of
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, loads_of, walk
@@ -293,6 +293,7 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
     row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
     end = index_text(text.packs)
     top = Scope(2)
+    hoist_replaced(text, roots, stores, top)
     stages = range(max(final, last_fold + 1) + 1)
     passes = {
         s: [*(text.value(m) for m in folds if m.stage == s), *(w.value for w in full if s == final)] for s in stages

@@ -13,6 +13,7 @@ from compiler.codegen.levels import (
     StoreStatement,
     folds_of,
     hoist,
+    hoist_replaced,
     indent,
     load_kept,
     load_numbers,
@@ -210,6 +211,7 @@ def rows_function(
     top.line(f"const {wide} {row} = is_row ? team_row : 0;")
     top.lines += indent(text.opening(), 1)
     wait(top, pdl, "Split")
+    hoist_replaced(text, roots, stores, top)
     waited = len(top.lines)
     loaded: dict[Window, str] = {}
     numbers: dict[int, str] = {}

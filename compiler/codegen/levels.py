@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
-from compiler.draft.expressions import Expr, make, walk
+from compiler.draft.expressions import Expr, loads_of, make, walk
 from compiler.draft.index import Index
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare
@@ -58,6 +58,13 @@ def hoist(text: Text, roots: list[Expr], level: int, scope: Scope, lanes: dict[W
         if not name.isidentifier():
             printer._named(expr, name, scope)
         scope.names[id(expr)] = scope.find(expr) or name
+
+
+def hoist_replaced(text: Text, roots: list[Expr], stores: list[StoreStatement], scope: Scope) -> None:
+    """Names what is a row's and will be written by its end: whoever needs it reads it before."""
+    written = {store.buffer.text for store in stores}
+    found = [load for load in loads_of(roots) if load.args[0].text in written and text.level(load) == 0]
+    hoist(text, found, 0, scope, {})
 
 
 @dataclass(frozen=True)

@@ -70,22 +70,24 @@ __device__ __forceinline__ int64_t halve_from(int64_t known, int64_t end, Holds 
     return begin;
 }
 
-// Rows of a grid that go to one place one after the other, as those of a segment do, are added up first, four loaded at once.
+// Rows of a grid that go to one place one after the other, as those of a segment do, are added up first, eight loaded at once: 16 rows to a
+// thread, or more where threads remain many, since what a place is found by is sought once for all of them.
 template <bool Always, typename Span, typename T, typename Place, typename Value>
 __device__ __forceinline__ void add_runs(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
-    constexpr int64_t kRun = 16;
-    phase_map(span, (outer + kRun - 1) / kRun, inner, [=](int64_t chunk, int64_t at) {
+    constexpr int kAhead = 8;
+    const int64_t each = outer * inner / (INT64_C(1) << 19) / kAhead * kAhead, run = each < 16 ? 16 : each < 64 ? each : 64;
+    phase_map(span, (outer + run - 1) / run, inner, [=](int64_t chunk, int64_t at) {
         int64_t current = -1, known = 0;
         T sum = T(0);
-        const int64_t end = (chunk + 1) * kRun < outer ? (chunk + 1) * kRun : outer;
-        for (int64_t first = chunk * kRun; first < end; first += 4) {
-            T values[4];
+        const int64_t end = (chunk + 1) * run < outer ? (chunk + 1) * run : outer;
+        for (int64_t first = chunk * run; first < end; first += kAhead) {
+            T values[kAhead];
 #pragma unroll
-            for (int ahead = 0; ahead < 4; ++ahead) {
+            for (int ahead = 0; ahead < kAhead; ++ahead) {
                 values[ahead] = Always && first + ahead < end ? value(first + ahead, at) : T(0);
             }
 #pragma unroll
-            for (int ahead = 0; ahead < 4; ++ahead) {
+            for (int ahead = 0; ahead < kAhead; ++ahead) {
                 if (first + ahead < end) {
                     const int64_t wanted = place(first + ahead, at, known);
                     if (wanted != current) {

@@ -18,8 +18,8 @@ from kernels import catalog
 from nodes.compiling import STEP
 from nodes.policies.rules import RulesPolicy
 from nodes.roles import Finding, PlannerRequest
-from tests.compiler.test_texts import SELECT, drawn, select_spec
-from tests.nodes.rewrites.emulate.emulation import run, workload
+from tests.compiler.test_texts import SCATTER_SPEC, SELECT, drawn, select_spec
+from tests.nodes.rewrites.emulate.emulation import emulated, run, workload
 
 FLAGS = (
     "-std=c++17",
@@ -268,3 +268,36 @@ def test_square_roots_go_in_vectors(tmp_path):
     assembly = (tmp_path / "roots.s").read_text()
     assert "sqrtps" in assembly or "fsqrt" in assembly
     assert "call" not in assembly.split("roots:")[1].split(".cfi_endproc")[0]
+
+
+STATE = """\
+def reference(key, block, row, cache, level):
+    now = level[block] + key.square().mean(-1)
+    cache, level = cache.clone(), level.clone()
+    cache[block, 1] = cache[block, 1] - key / (now.sqrt() + 1)[:, None]
+    level[block] = now
+    return {"cache": cache, "level": level, "largest": key.amax(-1)}
+"""
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_what_a_row_reads_of_a_state_and_replaces_is_read_before(device, tmp_path):
+    level = 'Tensor(name="level", role="inout", shape=("blocks",), values=("range:0.1:1",)),'
+    spec = SCATTER_SPEC.replace('"distinct:blocks"', '"permutation:blocks"').replace('"index:2"', '"integers:0:2"')
+    spec = spec.replace('        Tensor(name="largest"', f'        {level}\n        Tensor(name="largest"').replace(
+        '"cuda"', f'"{device}"'
+    )
+    (tmp_path / "spec.py").write_text(spec)
+    (tmp_path / "reference.py").write_text(STATE)
+    kernel = catalog.load(str(tmp_path))
+    text = source(kernel.spec, STATE, device=device)
+    if device == "cpu":
+        library = built(text, tmp_path)
+        assert not any(run(kernel.spec, kernel, library, sized) for sized in kernel.spec.workloads)
+        return
+    assert text.index("= to_float(level[") < text.index("team_reduce<Threads, Team, Split>(mean"), (
+        "before the row meets"
+    )
+    (tmp_path / "candidate.cu").write_text(text)
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
