@@ -22,9 +22,9 @@ from harness.device import DeviceError
 from harness.evaluate import Evaluator
 from harness.judge.session import Brought, MissingTool, compile_build
 from harness.judge.verification import check_once, first_error
+from harness.problems import pytorch
 from harness.records import Build, DeviceFacts
 from harness.store import Store, digest
-from kernels import catalog
 from kernels.catalog import Kernel, KernelError
 from kernels.spec import HEADER_SUFFIXES, Device, Spec, Workload, expression
 from nodes.policies.rules import RulesPolicy
@@ -55,9 +55,19 @@ class CheckLine:
 
 
 def check(name: str, only: Device | None, say: Callable[[str], None]) -> Iterator[CheckLine]:
-    """Everything about the folder, part by part, faults first within each. `only`: look at that device's baselines alone."""
+    """Everything about the folder, or a PyTorch module's file or definition, part by part, faults first within each. `only`: look at that
+    device's baselines alone."""
     try:
-        kernel = catalog.load(name)
+        kernel = pytorch.load(name, "cpu")
+    except KernelError as error:
+        yield CheckLine("fault", "spec", str(error))
+        return
+    with closing(kernel):
+        yield from _parts(kernel, only, say)
+
+
+def _parts(kernel: Kernel, only: Device | None, say: Callable[[str], None]) -> Iterator[CheckLine]:
+    try:
         brought = kernel.headers
     except KernelError as error:
         yield CheckLine("fault", "spec", str(error))
@@ -82,6 +92,11 @@ def check(name: str, only: Device | None, say: Callable[[str], None]) -> Iterato
             "reference",
             f"inputs drawn from {len(distributions(spec, {}))} distributions, and right for them, at {labels}",
         )
+    if isinstance(kernel, pytorch.Problem):
+        assert kernel.source is not None and kernel.description is not None
+        clauses = ("its own Model, by eager torch", *kernel.source.says(spec, kernel.description))
+        yield CheckLine("right", "baseline", "; ".join(clauses))
+        return
     devices: tuple[Device, ...] = ("cuda", "cpu")
     baselines = [
         (on, *one) for on in devices if only in (on, None) and _has(spec, on) for one in kernel.baselines(on).items()
@@ -115,7 +130,11 @@ def _small(kernel: Kernel, dtype: str) -> Iterator[Workload | CheckLine]:
         yield CheckLine("fault", "spec", f"workloads: none is of {dtype}, which dtypes lists")
         return
     chosen = listed[:1]
-    if _elements(spec, listed[0]) > EMULATED_ELEMENTS and (fewer := _fewer_rows(spec, listed[0])) is not None:
+    if (
+        not spec.problem
+        and _elements(spec, listed[0]) > EMULATED_ELEMENTS
+        and (fewer := _fewer_rows(spec, listed[0])) is not None
+    ):
         chosen = [fewer]
     for workload in chosen:
         if _elements(spec, workload) > SMALL_ELEMENTS * 64:

@@ -11,11 +11,12 @@ from harness.options import Option
 
 
 class CheckCommand(Command):
-    """Look at a kernel's folder without a GPU: the spec, inputs and the reference at small sizes, each baseline compiled where its
-    compiler is here and run where it can be (CUDA in an emulation), the first plan. Exit code 0 without a fault, 3 with one."""
+    """Look at a kernel's folder, or a PyTorch module, without a GPU: the spec, inputs and the reference at small sizes, each
+    baseline compiled where its compiler is here and run where it can be (CUDA in an emulation), the first plan. Exit code 0
+    without a fault, 3 with one."""
 
-    folder: Annotated[str, Option("FOLDER|NAME", positional=True)]
-    """The kernel's folder, or its name in the catalog."""
+    folder: Annotated[str, Option("FOLDER|NAME|FILE", positional=True)]
+    """The kernel's folder, its name in the catalog, or a module's file or captured folder."""
     device: Literal["cuda", "cpu"] | None = None
     """Check only this device's baselines."""
     as_json: Annotated[bool, Option(name="json")] = False

@@ -135,7 +135,11 @@ def export(
             if (kernel.folder / name).exists()
         }
         texts |= {f"{judged}/{name}": text for name, text in kernel.headers.items()}
-        texts[f"{judged}/baseline{Path(context['source']).suffix}"] = baseline
+        named = kernel.spec.default_baseline
+        middle = f".{named[device]}" if named.get(device, "baseline") != "baseline" else ""
+        texts[f"{judged}/baseline{middle}{Path(context['source']).suffix}"] = baseline
+        others = {on: kernel.baselines(on)[name] for on, name in named.items() if on != device}
+        texts |= {f"{judged}/{path.name}": path.read_text() for path in others.values()}  # the spec names them
     texts[FILES] = json.dumps({name: _digest(text) for name, text in texts.items()}, indent=1) + "\n"
     for name, text in texts.items():
         write_atomically(to / name, text)

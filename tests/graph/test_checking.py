@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import run
 from graph import checking
+from harness import capture
 from harness.backends import cpu
 
 SPEC = """from kernels.spec import Size, Spec, Tensor, Workload
@@ -28,6 +30,21 @@ CUDA = """#include "twice.cuh"
 extern "C" void twice(const float* x, float* out, int64_t rows, int64_t n, cudaStream_t stream) {
     twice_kernel<<<rows, 96, 0, stream>>>(x, out, n);
 }
+"""
+MODULE = """import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def get_inputs():
+    return [torch.randn(8, 16)]
+
+
+def get_init_inputs():
+    return []
 """
 HEADER = """#include <stdint.h>
 __global__ void twice_kernel(const float* x, float* out, int64_t n) {
@@ -53,6 +70,26 @@ def lines(folder: Path) -> list[checking.CheckLine]:
 
 def faults(folder: Path) -> list[str]:
     return [line.said for line in lines(folder) if line.kind == "fault"]
+
+
+def test_a_captured_folder_and_a_module_are_looked_at_too(tmp_path: Path) -> None:
+    """They have no spec.py, and every command but this one took them."""
+
+    @capture.into(tmp_path / "captured")
+    def double(x):
+        return x * 2
+
+    for rows in (8, 12):
+        double(torch.randn(rows, 32)[:, :16])
+    double.save()
+    module = tmp_path / "3_Doubled.py"
+    module.write_text(MODULE)
+    assert [line.kind for line in lines(module)] == ["right"] * 3
+    found = lines(tmp_path / "captured")
+    assert [line.kind for line in found] == ["right"] * 3 and "x had strides" in found[-1].said
+    module.write_text(MODULE.replace("x * 2", "x * two"))
+    (fault,) = faults(module)
+    assert "two" in fault and "3_Doubled.py" in fault
 
 
 @pytest.fixture

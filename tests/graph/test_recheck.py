@@ -64,6 +64,23 @@ def test_a_package_that_went_wrong_does_not_hold(tmp_path: Path, capsys) -> None
     assert code == 3 and said["verdict"]["outcome"] == "INCORRECT"
 
 
+@pytest.mark.parametrize("name", catalog.names())
+def test_what_travels_with_a_package_is_the_kernel_that_was_judged(tmp_path: Path, name: str) -> None:
+    """The spec names the baselines of both devices, and the one that was judged is the default."""
+    kernel = catalog.load(name)
+    for device in ("cuda", "cpu"):
+        if not kernel.baselines(device):
+            continue
+        _, path = kernel.baseline(device)
+        to = tmp_path / device
+        try:
+            dropin.export(kernel, path.read_text(), {"device": device}, to, device, baseline="// judged")
+        except ExportError:
+            continue  # an operator's schema does not have such arguments
+        _, shipped = catalog.load(str(dropin.read(to).folder)).baseline(device)
+        assert shipped.read_text() == "// judged"
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 @pytest.mark.parametrize("changed", ["evidence/kernel/*/spec.py", "tests/test_*.py"])
 def test_what_was_changed_does_not_hold_whatever_it_is(tmp_path: Path, changed: str) -> None:
