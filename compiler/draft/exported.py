@@ -35,6 +35,10 @@ MOST_WITH_DATA = 1 << 24
 """Elements of inputs with which the module is called once where its code asks for what they hold."""
 
 
+class Counted(NoDraft):
+    """Forward counts in an attribute."""
+
+
 @dataclass(frozen=True)
 class Leaf:
     """One tensor or number of what forward is called with: an argument, or what lies in one that is a list, a tuple or a dict."""
@@ -331,7 +335,7 @@ def _refuse_counters(model: torch.nn.Module, arguments: tuple, before: dict[str,
     changed = {name for name in before if any(later.get(name) != before[name] for later in found[1:])}
     counted = {name for name in changed if found[-1].get(name) != found[1].get(name) or isinstance(before[name], bool)}
     if counted:
-        raise NoDraft(f"forward changes {', '.join(sorted(counted))}, which a draft would take for a constant")
+        raise Counted(f"forward changes {', '.join(sorted(counted))}, which a draft would take for a constant")
 
 
 def _registered(model: torch.nn.Module) -> set[str]:

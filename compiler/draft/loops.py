@@ -205,8 +205,8 @@ class _Split:
         stop.body = ast.parse(f"raise {REACHED}(steps_of_loop, {asked})").body
         iterated = [*self._moved(), *ast.parse(f"steps_of_loop = list({ast.unparse(stop.iter)})").body]
         stop.iter = ast.Name("steps_of_loop", ast.Load())
-        text = f"class {REACHED}(Exception):\n    pass\n\n\n" + self._with(
-            {"forward": (self.forward.args, [*self.forward.body[: self.place], *iterated, stop])}
+        text = f"class {REACHED}(Exception):\n    pass\n\n\n" + with_methods(
+            self.tree, {"forward": (self.forward.args, [*self.forward.body[: self.place], *iterated, stop])}
         )
         future = "from __future__ import annotations\n"
         if future in text:
@@ -224,20 +224,6 @@ class _Split:
         lines = [f"{name} = {of}.movedim({axis}, 0).contiguous()" for name, (of, axis) in self.moved.items()]
         return ast.parse("\n".join(lines)).body
 
-    def _with(self, methods: dict[str, tuple[ast.arguments, list[ast.stmt]]], more: str = "") -> str:
-        """The problem's text with these in the place of Model's forward."""
-        tree = copy.deepcopy(self.tree)
-        (model,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model")
-        at = next(place for place, n in enumerate(model.body) if isinstance(n, ast.FunctionDef) and n.name == "forward")
-        made = []
-        for name, (arguments, body) in methods.items():
-            (function,) = ast.parse(f"def {name}(): pass").body
-            assert isinstance(function, ast.FunctionDef)
-            function.args, function.body = arguments, body
-            made.append(function)
-        model.body[at : at + 1] = made
-        return ast.unparse(ast.fix_missing_locations(tree)) + more
-
     def _text(self, names: list[str], outs: list[str], copies: list[ast.stmt], values: list[Any]) -> str:
         arguments = ast.parse(f"def f({', '.join([self.itself, *names])}): pass").body[0].args  # type: ignore[attr-defined]
         answer = f"{', '.join(outs)}"
@@ -247,7 +233,23 @@ class _Split:
         loop.body = [*ast.parse(f"{answer} = {self.itself}.step({', '.join(given)})").body, *self.after]
         whole = [*self.forward.body[: self.place], *self._moved(), loop, *self.forward.body[self.place + 1 :]]
         inputs = f"\n\n\ndef get_inputs():\n    return [{', '.join(map(_input_text, values))}]\n"
-        return self._with({"forward": (arguments, step), "whole": (self.forward.args, whole)}, inputs)
+        methods = {"forward": (arguments, step), "whole": (self.forward.args, whole)}
+        return with_methods(self.tree, methods) + inputs
+
+
+def with_methods(tree: ast.Module, methods: dict[str, tuple[ast.arguments, list[ast.stmt]]]) -> str:
+    """The problem's text with these in the place of Model's forward."""
+    tree = copy.deepcopy(tree)
+    (model,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model")
+    at = next(place for place, n in enumerate(model.body) if isinstance(n, ast.FunctionDef) and n.name == "forward")
+    made = []
+    for name, (arguments, body) in methods.items():
+        (function,) = ast.parse(f"def {name}(): pass").body
+        assert isinstance(function, ast.FunctionDef)
+        function.args, function.body = arguments, body
+        made.append(function)
+    model.body[at : at + 1] = made
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
 class _Hoist(ast.NodeTransformer):

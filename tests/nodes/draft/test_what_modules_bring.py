@@ -224,7 +224,15 @@ def test_experts_are_drafted_and_one_without_tokens_is_skipped(tmp_path):
 
 
 COUNTS = {
-    "a counter": ("self.calls = 0", "self.calls += 1\nreturn x / self.calls"),
+    "a counter that a loop is long by": (
+        "self.calls = 0",
+        "self.calls += 1\nreturn sum(x * n for n in range(self.calls))",
+    ),
+    "a counter between its readers": ("self.calls = 1", "y = x / self.calls\nself.calls += 1\nreturn y * self.calls"),
+    "a counter that somebody else reads": (
+        "self.calls = 0\nself.part = lambda x: x * self.calls",
+        "self.calls += 1\nreturn self.part(x)",
+    ),
     "a list": ("self.seen = []", "self.seen.append(1)\nreturn x * len(self.seen)"),
     "a first time": ("self.first = True", "y = x * 2 if self.first else x\nself.first = False\nreturn y"),
 }
@@ -235,6 +243,32 @@ def test_what_forward_counts_is_no_constant(name):
     constructor, forward = COUNTS[name]
     with pytest.raises(draft.NoDraft, match="would take for a constant"):
         draft.draft(problem(forward, f"[{BATCH}]", constructor), "cpu")
+
+
+COUNTED = {
+    "in front": (
+        "self.rate, self.calls = 0.9, 0",
+        "self.calls += 1\nreturn x / (1 - self.rate ** self.calls)",
+        "calls",
+    ),
+    "behind": ("self.calls = 1", "y = x * self.calls\nself.calls = self.calls * 2 + 1\nreturn y", "calls"),
+    "a share that shrinks": (
+        "self.share = 0.5",
+        "self.share *= 0.9\nreturn self.share * x.tanh() + (1 - self.share) * x",
+        "share",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_a_number_that_forward_counts_is_counted_in_python(name, tmp_path):
+    constructor, forward, attribute = COUNTED[name]
+    pair = Pair(problem(forward, f"[{BATCH}]", constructor), tmp_path)
+    eager, ours = pair.reference.Model(), pair.candidate.ModelNew()
+    for seed in range(4):
+        (x,) = pair.inputs(seed)
+        torch.testing.assert_close(ours(x), eager(x))
+        assert getattr(ours, attribute) == getattr(eager, attribute)
 
 
 ARGUMENTS = ["float", "this", "λ", "main", "M_PI", "uint8_t", "c_in", "NAN", "Model"]
