@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from harness import backends, probes
 from harness.checks.drawing import distributions
-from harness.judge import comparisons, quick, search, verification
+from harness.judge import comparisons, quick, search, staging, verification
 from harness.judge.bands import Ratios
 from harness.judge.comparisons import Case, ComparisonRequest, OtherContexts
 from harness.judge.quick import Quick
@@ -476,6 +476,9 @@ class Sanitize(AboutBuild[Sanitized]):
     @property
     def key(self) -> tuple[str, ...]:
         return "sanitizer", self.build.candidate, self.build.backend
+
+    def needs_device(self, _session: EvaluationSession) -> bool:
+        return not staging.why_not(self.build)  # which is all that is said of others
 
     def is_cacheable(self, answer: Sanitized) -> bool:
         return all(report.errors is not None for report in answer.reports)

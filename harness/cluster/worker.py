@@ -100,7 +100,8 @@ class Here:
                 on = self.place.device
                 if on == "cuda" and (missing := devices.why_no_cuda()):
                     raise NotFit(f"GPU {self.place.gpu} cannot be used: {missing}")
-                self.model = DeviceModel(facts=devices.facts(on), memory_bytes=devices.memory_bytes(on))
+                if self.model is None or not held:  # `alive` asks the device after each job
+                    self.model = DeviceModel(facts=devices.facts(on), memory_bytes=devices.memory_bytes(on))
             with self.exclusive() if contest and not held else nullcontext():
                 fitness.look(
                     self.place, Path(orders.folder), contest=contest, say=lambda _text: self._note(),
@@ -321,17 +322,21 @@ class Shelf:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.lock, self.bytes = folder, threading.Lock(), 0
+        self.recent: dict[str, bytes] = {}
+        """Contents that were asked for last: a problem's questions are about the same."""
 
     def fetch(self, names: list[str], worker: Worker, given: dict[str, bytes]) -> dict[str, bytes]:
         """`given`: contents that came with the question. Raises Lacking where one is nowhere, OSError where the disk is full."""
         with self.lock:
             self._put(given)
-            if wanted := [name for name in names if not (self.folder / name).exists()]:
+            if wanted := [name for name in names if name not in self.recent and not (self.folder / name).exists()]:
                 if self.bytes > SHELF_BYTES:
                     shutil.rmtree(self.folder)
                     self.bytes, wanted = 0, names
                 self._put(sync(worker.loop, _gathered, worker, wanted))
-            return {name: (self.folder / name).read_bytes() for name in names}
+            kept = {name: self.recent.get(name) or (self.folder / name).read_bytes() for name in names}
+            self.recent = kept
+            return kept
 
     def _put(self, contents: dict[str, bytes]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

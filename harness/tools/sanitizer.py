@@ -66,11 +66,11 @@ def watch(
     spec: Spec, build: Build, workloads: Sequence[Workload], on: str, say: Callable[[str], None] = lambda _text: None
 ) -> tuple[Report, ...]:
     """One report a tool, in their order, up to the first that finds an error. They run side by side: most of a second each is their start."""
+    if why := staging.why_not(build):
+        return (Report(tool=NAME, words=why),)
     tool = find()
     if tool is None:
         return (Report(tool=NAME, words="it was not found (it comes with the CUDA toolkit)"),)
-    if why := staging.why_not(build):
-        return (Report(tool=NAME, words=why),)
     say(f"{NAME}: {', '.join(TOOLS)}")
 
     def run(name: str) -> Report:
