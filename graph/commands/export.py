@@ -23,7 +23,8 @@ class ExportCommand(Database, Command):
     to: Annotated[Path | None, Option("DIR")] = None
     """A new or empty folder (default: export in the run's own)."""
     form: Annotated[Literal["package", "diff", "pr"], Option(name="as")] = "package"
-    """diff: what changes in the user's own file, in its form, for `git apply`; pr: Markdown for a pull request, the diff in it."""
+    """diff: what changes in the user's own file, in its form, for `git apply`; pr: Markdown for a pull request, the diff in it and
+    a file that is a pytest and a benchmark, which --to writes beside it, too."""
     of: Annotated[Path | None, Option("FILE")] = None
     """The user's file for --as diff or pr (default: the baseline in the kernel's folder, or the file given by
     --source)."""
@@ -60,13 +61,28 @@ class ExportCommand(Database, Command):
     def _changes(self, run: RunFolder, result: Result) -> int:
         """The diff, or the pull request's text, on standard output or into --to, a file."""
         from graph.outputs import changes
+        from harness.export import review
+        from harness.export.dropin import ExportError
         from harness.report.pull_request import markdown
+        from kernels import catalog
 
+        if self.form == "pr" and not result.improved:
+            print("run.py: no improvement was found, so there is nothing to propose", file=sys.stderr)
+            return 0
         diff, built = changes(run, result, self.of)
-        text = diff if self.form == "diff" else markdown(result, diff, built)
+        text, test, missing = diff, "", ""
+        if self.form == "pr":
+            kernel = catalog.load(run.record.settings.kernel)
+            try:
+                test = review.write(kernel, result.device)
+            except ExportError as error:
+                missing = f"no test and no benchmark were written: {error}"
+            text = markdown(result, diff, built, test, missing)
         if self.to:
-            self.to.write_text(text)
-            print(self.to)
+            files = {self.to: text} | ({self.to.with_name(f"test_{result.kernel}.py"): test} if test else {})
+            for path, content in files.items():
+                path.write_text(content)
+                print(path)
         else:
             print(text, end="")
         print(f"run.py: {built}", file=sys.stderr)

@@ -6,8 +6,9 @@ from harness.report.result import Result, WorkloadRow
 from harness.report.words import interval, micros, percent, the_baseline, worst
 
 
-def markdown(result: Result, diff: str, built: str) -> str:
-    """Headline with the worst workload beside it, a table of all sizes, equality, how it was measured, the diff."""
+def markdown(result: Result, diff: str, built: str, test: str = "", missing: str = "") -> str:
+    """Headline with the worst workload beside it, a table of all sizes, equality, how it was measured, the diff, a test with its benchmark
+    (`missing`: why there is none)."""
     visible = [row for row in result.workloads if not row.held_out]
     mean = (
         "of the time of all calls, each size by its weight"
@@ -31,17 +32,17 @@ def markdown(result: Result, diff: str, built: str) -> str:
         f"- {built}",
         f"- measured by Astrolabe {result.commit} on {result.device_name}, {result.started:%Y-%m-%d}, baseline and candidate interleaved in processes of their own"
         + (f": `{result.command}`" if result.command else ""),
+        *([f"- {missing}"] if missing else []),
         "",
-        "<details><summary>diff</summary>",
-        "",
-        "```diff",
-        diff.rstrip("\n"),
-        "```",
-        "",
-        "</details>",
-        "",
+        *_folded("diff", "diff", diff),
+        *(_folded("test and benchmark", "python", test) if test else []),
     ]
     return "\n".join(parts)
+
+
+def _folded(title: str, language: str, text: str) -> list[str]:
+    head, foot = ["<details><summary>" + title + "</summary>", "", "```" + language], ["```", "", "</details>", ""]
+    return [*head, text.rstrip("\n"), *foot]
 
 
 def _held_out(result: Result) -> str:
@@ -70,10 +71,10 @@ def _equality(result: Result) -> list[str]:
         return []
     draws = result.draws
     if draws.bitwise == draws.count:
-        said = f"every bit of the outputs was the baseline's in {draws.count} fresh draws"
-    else:
-        said = (
-            f"{draws.count} fresh draws right, {draws.bitwise} of them the baseline's in every bit; largest error {draws.error:.2f} of the "
-            f"tolerance (the baseline's {draws.baseline_error:.2f})"
-        )
-    return [f"- {said}"]
+        return [f"- equality: bitwise, every output's every bit was the baseline's in {draws.count} fresh draws"]
+    by_output = [
+        f"`{name}` {'bitwise' if not share else f'within tolerance, {percent(share)} of its elements are others'}"
+        for name, share in draws.differing.items()
+    ]
+    said = f"equality: {'; '.join(by_output) or 'within tolerance'}: {draws.count} fresh draws right, {draws.bitwise} of them the baseline's in every bit"
+    return [f"- {said}; largest error {draws.error:.2f} of the tolerance (the baseline's {draws.baseline_error:.2f})"]

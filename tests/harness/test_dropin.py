@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.export import dropin
+from harness.export import dropin, review
 from harness.export.dropin import ExportError
 from kernels import catalog
 from kernels.catalog import Kernel
@@ -47,6 +47,27 @@ def test_the_package_installs_and_passes_its_own_tests(name: str, tmp_path: Path
     # What is on the path is the installed one: it was built into the cache exactly once.
     assert len(list((target / "cache").glob(f"{name}-*.so"))) == 1
     assert not [path for path in (target / "cache").iterdir() if path.is_dir()]
+
+
+def test_what_a_reviewer_gets_is_a_test_and_a_benchmark_that_run(tmp_path: Path) -> None:
+    kernel, package = catalog.load("silu_and_mul"), tmp_path / "package"
+    exported(kernel, package)
+    (tmp_path / "test_silu_and_mul.py").write_text(review.write(kernel, "cpu"))
+    pytest_of_it = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_silu_and_mul.py"]
+    assert re.search(r"\d+ passed", run(pytest_of_it, tmp_path, package))
+    said = run([sys.executable, "test_silu_and_mul.py"], tmp_path, package)
+    assert said.count("reference in torch") == len(dropin.cases(kernel.spec, "cpu"))
+    (tmp_path / "wrong.py").write_text("def twice(input):\n    return input[:, : input.shape[1] // 2] * 2\n")
+    done = subprocess.run(
+        pytest_of_it, cwd=tmp_path, env=os.environ | {"KERNEL": "wrong:twice", "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )  # fmt: skip
+    assert done.returncode == 1 and "Mismatched elements" in done.stdout
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_a_reviewers_file_is_python(name: str) -> None:
+    for device in ("cpu", "cuda"):
+        ast.parse(review.write(catalog.load(name), device))
 
 
 @pytest.mark.slow
