@@ -41,14 +41,6 @@ class Memory:
     """By place: the value, the thread that wrote it, and how many barriers there had been."""
 
 
-@dataclass(frozen=True)
-class Functor:
-    """An object that is called, and what its struct's names of types stand for."""
-
-    method: Node
-    types: dict[str, str]
-
-
 class Arithmetic:
     """What operators make of numbers."""
 

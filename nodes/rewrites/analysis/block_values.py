@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Functor, Memory
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Memory
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import template_name
 from nodes.rewrites.analysis.numbers import EXTREMES, FLT_MAX, FUNCTIONS, base_of, fields_of, power
-from nodes.rewrites.analysis.structs import read_type, structs
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, statements, template_of
 
@@ -343,8 +342,6 @@ class Block(Arithmetic):
             return self._limit(node, text)
         if name == "__syncthreads" and not arguments:
             return self._wait(active)
-        if name in structs(self.code) and not arguments:
-            return self._functor(function, frame)
         if name == "__syncwarp":
             return 0
         if name.startswith("__shfl_") and name.endswith("sync"):
@@ -361,17 +358,7 @@ class Block(Arithmetic):
             raise Unsupported(f"a call of {name}")
         if name not in self.code.overloads and (found := self._library(name, values, active)) is not None:
             return found
-        functor = self.name(function, frame, active) if function.type == "identifier" and name in frame.held else None
-        return self.call(name, function, values, frame, active, arguments, functor)
-
-    def _functor(self, made: Node, frame: Frame) -> Functor:
-        """`Max<float>()`, which has nothing but the operation."""
-        name, given = read_type(self.code, made)
-        struct = structs(self.code)[name]
-        types = struct.types([self._type(text, frame) for text in given])
-        if types is None or struct.members or "operator()" not in struct.methods:
-            raise Unsupported("a struct that is no operation")
-        return Functor(struct.methods["operator()"], types)
+        return self.call(name, function, values, frame, active, arguments)
 
     def _library(self, name: str, values: list[object], active: list[int]) -> object | None:
         """What one of CUDA's functions makes of numbers; None for what is none of them."""
@@ -427,17 +414,16 @@ class Block(Arithmetic):
         frame: Frame,
         active: list[int],
         lent: Sequence[Node] = (),
-        functor: object = None,
     ) -> object:
-        """What a function of the file, or an operation, returns. `lent`: the arguments, for what it leaves in its references."""
-        known = [functor.method] if isinstance(functor, Functor) else self.code.overloads.get(name, [])
+        """What a function of the file returns. `lent`: the arguments, for what it leaves in its references."""
+        known = self.code.overloads.get(name, [])
         if len(known) != 1 or self.depth > 8:
             raise Unsupported(f"a call of {name}")
         (node,) = known
         body, parameters = field_of(node, "body"), children_of(node, "declarator", "parameters")
         if body is None or node.has_error or any(c.type == "__global__" for c in node.children):
             raise Unsupported(f"a call of {name}")
-        inner = Frame(active, dict(functor.types) if isinstance(functor, Functor) else {}, [{}])
+        inner = Frame(active, {}, [{}])
         self._templates(node, function, inner, frame, active)
         if len(parameters) != len(values):
             raise Unsupported("not as many arguments as parameters")

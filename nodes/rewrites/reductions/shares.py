@@ -7,7 +7,6 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.block_shape import is_first_thread
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Kernel
-from nodes.rewrites.analysis.numbers import fields_of
 from nodes.rewrites.analysis.regions import THREAD, thread_loops
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Unsupported, operands
@@ -46,22 +45,7 @@ def _is_nothing(code: Code, kernel: Kernel, value: Node, reduction: Node, depth:
         sign = source.of(value, "operator")
         nothing = [_is_nothing(code, kernel, side, reduction, depth + 1) for side in sides]
         return {"*": any(nothing), "/": nothing[0], "+": all(nothing), "-": all(nothing)}.get(sign, False)
-    if value.type == "field_expression":
-        return _field_begins_with_nothing(code, value)
     return value.type == "identifier" and _begins_with_nothing(code, kernel, value, reduction, depth)
-
-
-def _field_begins_with_nothing(code: Code, value: Node) -> bool:
-    """Of `MD md = {-INFINITY, 0.0f};`. Of a struct that begins in another way it is taken for granted: such are maxima with
-    their sums, which online_reduction ran for threads without elements."""
-    found = code.variable(field_of(value, "argument"))
-    if found is None or found.value is None or found.value.type != "initializer_list":
-        return True
-    fields = fields_of(code, code.source.of(found.declaration, "type"))
-    listed = children_of(found.value)
-    name = code.source.of(value, "field")
-    at = fields.index(name) if name in fields else len(listed)
-    return at >= len(listed) or listed[at].type != "number_literal" or is_zero(code.source.of(listed[at]))
 
 
 def _begins_with_nothing(code: Code, kernel: Kernel, name: Node, reduction: Node, depth: int) -> bool:
