@@ -13,8 +13,6 @@ LN2 = math.log(2.0)
 FLT_MAX = 3.4028234663852886e38
 BASES = {**dict.fromkeys(("expf", "__expf", "exp"), 1.0), **dict.fromkeys(("exp2f", "exp2"), LN2)}
 """Exponential functions, each with what its argument is multiplied by."""
-ONE_MEANING = frozenset({"expf", "__expf", "exp2f"})
-"""Exponentials that are of floats alone, so that their names can be handed on."""
 FUNCTIONS: dict[str, Callable[..., float]] = {
     "isinf": lambda v: int(math.isinf(v)), "isnan": lambda v: int(math.isnan(v)), "isfinite": lambda v: int(math.isfinite(v)),
     "fabsf": abs, "fmaf": lambda a, b, c: a * b + c, "__fmaf_rn": lambda a, b, c: a * b + c,
@@ -33,7 +31,6 @@ ELEMENT_BYTES = {
     "unsigned int": 4, "uint64_t": 8, "float4": 16, "int4": 16, "uint4": 16, "double2": 16,
 }  # fmt: skip
 """What an element takes, by its type."""
-Values = list[object]
 
 
 def power(value: float) -> float:
