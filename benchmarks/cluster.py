@@ -262,6 +262,13 @@ def compare(asked: argparse.Namespace) -> None:
         )
         if sums[0]:
             print(f"    {_describe_shares(first, other, sums)}")
+        warm = [_warm(record) for record in (first, other)]
+        if later := warm[0].keys() & warm[1].keys():
+            spent = [sum(one[name] for name in later) for one in warm]
+            print(
+                f"    the {len(later)} that were no worker's first in either took {spent[0]:.1f} s and {spent[1]:.1f} s: "
+                f"{spent[0] / spent[1]:.3f}"
+            )
         for line in _by_kind(other):
             print(f"    {line}")
         for record in (first, other):
@@ -282,6 +289,13 @@ def _describe_shares(first: dict, other: dict, sums: tuple[float, float]) -> str
         f"by these: a device works {slower:.3f} times as fast as the first's, has a problem for {at_work[1]:.3f} of the time "
         f"(the first's {at_work[0]:.3f}): {slower * at_work[1] / at_work[0]:.3f} of linear"
     )
+
+
+def _warm(record: dict) -> dict[str, float]:
+    """Seconds by problem, of those that were timed and that were not the first of a worker."""
+    ended = [one for one in record["items"] if one.get("ended_s") is not None]
+    begun = sorted(ended, key=lambda one: one["ended_s"] - one["seconds"])
+    return {one["item"]: one["seconds"] for one in begun[record["width"] :] if one["speedup"] is not None}
 
 
 def _by_kind(record: dict) -> Iterator[str]:
