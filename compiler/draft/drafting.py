@@ -257,7 +257,8 @@ class _Draft:
             return self._number(node, spec.target, number)
         text = parameter_text(self.exported.model, spec.target)
         buffer = self.program.allocate(shape_of(value), value.dtype, spec.target.replace(".", "_"))
-        buffer.text = f"{text}.to(device)" if spec.target in self.exported.attributes else text
+        stays = spec.kind == InputKind.CONSTANT_TENSOR or spec.target in self.exported.attributes
+        buffer.text = f"{text}.to(device)" if stays else text  # an attribute that Model.to() leaves where it is
         if not value.is_contiguous():
             buffer.text += ".contiguous()"
         if spec.kind == InputKind.PARAMETER:

@@ -44,6 +44,12 @@ def test_without_a_norm_nothing_is_left_to_the_library_for_its_bits():
     assert "aten.avg_pool2d" not in forward_of(text)
 
 
+def test_a_mean_that_weighs_channels_which_a_convolution_reads_is_the_library_s_in_any_network():
+    weighed = "y = F.relu(self.one(x))\nreturn {}(y * torch.sigmoid(F.adaptive_avg_pool2d(y, 1)))"
+    assert "own_adaptive_avg_pool2d" not in forward_of(problem(weighed.format("self.two"), IMAGES, LAYERS))
+    assert "own_adaptive_avg_pool2d" in forward_of(problem(weighed.format("torch.tanh"), IMAGES, LAYERS))
+
+
 def test_fp32_rounds_nowhere():
     made = forward_of(NETWORK, numerics="fp32")
     assert "torch.batch_norm(" not in made and "aten.avg_pool2d" not in made

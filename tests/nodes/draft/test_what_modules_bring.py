@@ -472,3 +472,13 @@ def test_autocast_of_a_gpu_casts_as_a_gpu_does():
     assert made["layer_norm"] == made["softmax"] == "float32" and made["gelu"] == "bfloat16", made
     with torch.autocast("cpu", dtype=torch.bfloat16):  # the CPU's is its own again
         assert torch.randn(3, 4, dtype=torch.bfloat16).softmax(-1).dtype is torch.bfloat16
+
+
+def test_a_tensor_that_model_keeps_as_a_plain_attribute_comes_along():
+    """Model.to() leaves it where it is, and type_as moves it; a kernel was given the CPU's."""
+    text = problem(
+        "self.mean = self.mean.type_as(x)\nreturn (x - self.mean).tanh()", f"[{BATCH}]", "self.mean = torch.rand(37)"
+    )
+    assert "self.mean.to(device)" in draft.draft(text, "cuda")
+    text = problem("return (x - self.mean).tanh()", f"[{BATCH}]", "self.mean = torch.rand(37)")
+    assert "self.mean.to(device)" in draft.draft(text, "cuda")
