@@ -97,6 +97,21 @@ def test_small_workloads_meet_all_values_and_two_calls_in_flight_large_ones_the_
         assert known[0] in values and len(values) == 2 and not in_flight
 
 
+def test_where_no_workload_is_small_the_smallest_is_called_often(small, tmp_path):
+    """Who was right for its first calls passed where every size moved more than 1 MiB."""
+    workload = Workload(axes={"tokens": 64, "hidden": 2048}, dtype="float32", devices=("cpu",))
+    spec = small.spec.model_copy(update={"workloads": (workload,), "dtypes": ("float32",)})
+    text = small.baseline("cpu")[1].read_text()
+    spoiled = text.replace("silu_and_mul_float32", "right") + (
+        '\nextern "C" void silu_and_mul_float32(const float* input, float* out, int64_t tokens, int64_t hidden) {\n'
+        "  static int calls = 0;\n  right(input, out, tokens, hidden);\n  if (++calls > 60) out[0] = 0;\n}\n"
+    )
+    with Evaluator(replace(small, spec=spec), "cpu", Store(tmp_path / "store"), dtypes=("float32",)) as evaluator:
+        assert evaluator.moved_bytes(workload) > verification.SMALL_BYTES
+        found = [evaluator.verify(evaluator.build(evaluator.store.put(one))) for one in (text, spoiled)]
+    assert found[0].passed and found[1].outcome is Outcome.INCORRECT and "calls" in found[1].reason, found[1].reason
+
+
 def test_others_on_the_machine_are_a_warning_beside_the_times(evaluator, source, monkeypatch):
     monkeypatch.setattr("harness.timing.load.LoadWatch.share", lambda _self: 0.6)
     verdict = judged(evaluator, source)
