@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from graph.choices import ENOUGH_S, choose
+from graph.request import RunRequest
 from graph.session import Ending, RunService
 from harness.records import Outcome
 from harness.store import digest
@@ -242,6 +244,23 @@ def test_a_first_look_ends_with_something_faster_and_not_before(tmp_path: Path) 
     assert ending.result.stop_reason.startswith("first look") and len(ending.result.attempts) == 2
     ending = run(tmp_path / "long", Script(sources), rounds=3, enough_seconds=3600)
     assert ending.result.stop_reason == "rounds" and len(ending.result.attempts) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "enough"),
+    [
+        ({}, ENOUGH_S),
+        ({"stop": {"light_fraction": 0.9}}, ENOUGH_S),
+        ({"stop": {"rounds": 5}}, None),
+        ({"stop": {"patience": 3}}, None),
+        ({"budget": {"seconds": 600}}, None),
+        ({"stop": {"enough_seconds": 7}}, 7),
+    ],
+)
+def test_a_first_look_is_for_rules_that_nobody_told_how_long(words: dict, enough: float | None) -> None:
+    request = RunRequest.model_validate({"kernel": "silu_and_mul", "device": "cpu", "policy": "rules", **words})
+    assert choose(request).settings.stop.enough_seconds == enough
+    assert choose(request).settings.with_changes(rounds=9).stop.enough_seconds is None
 
 
 def test_stops_at_the_speed_of_light(tmp_path: Path) -> None:
