@@ -118,8 +118,17 @@ def unscripted() -> Iterator[None]:
     def as_it_is(scripted: Any, *_: Any, **__: Any) -> Any:
         return scripted
 
+    def uncompiled(part: Any = None, **_: Any) -> Any:
+        """A part under torch.compile is itself where its compiler is turned off, and wrapped elsewhere: `parameter_text` names what is in it so
+        that both have it."""
+        if part is None:
+            return uncompiled
+        with contextlib.suppress(AttributeError):
+            part.under_compile = True
+        return part
+
     plain: dict[str, Any] = {"script": as_it_is, "script_method": as_it_is, "ScriptModule": torch.nn.Module}
-    with patch.multiple(torch.jit, **plain):
+    with patch.multiple(torch.jit, **plain), patch.object(torch, "compile", uncompiled):
         yield
 
 

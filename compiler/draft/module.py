@@ -139,7 +139,8 @@ def parameter_text(model: torch.nn.Module, path: str) -> str:
     """The attribute path of a parameter or buffer in Python."""
     text, holder = "self", model
     for part in path.split("."):
-        if isinstance(holder, (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ParameterList)) and part.isdigit():
+        lists = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ParameterList)
+        if isinstance(holder, lists) and part.isdigit() and not getattr(holder, "under_compile", False):
             text += f"[{part}]"
         elif part.isidentifier():
             text += f".{part}"

@@ -482,3 +482,16 @@ def test_a_tensor_that_model_keeps_as_a_plain_attribute_comes_along():
     assert "self.mean.to(device)" in draft.draft(text, "cuda")
     text = problem("return (x - self.mean).tanh()", f"[{BATCH}]", "self.mean = torch.rand(37)")
     assert "self.mean.to(device)" in draft.draft(text, "cuda")
+
+
+def test_a_part_under_compile_is_found_whether_its_compiler_is_turned_off_or_not(tmp_path, monkeypatch):
+    text = problem(
+        "return torch.tanh(self.part(x)) * 2",
+        f"[{BATCH}]",
+        "self.part = torch.compile(nn.Sequential(nn.Linear(37, 8), nn.GELU()))",
+    )
+    for folder in ("on", "off"):
+        (tmp_path / folder).mkdir()
+    Pair(text, tmp_path / "on").check(0, [torch.randn(5, 37)])
+    monkeypatch.setattr(torch, "compile", lambda part: part)  # as a worker has it
+    Pair(text, tmp_path / "off").check(0, [torch.randn(5, 37)])
