@@ -113,16 +113,23 @@ def make_special(name: str, case: Case, kernel: Kernel, device: str) -> Case | N
         return None
     right = compute_expected(kernel, case.workload, inputs)
     rough = run_reference(kernel, case.workload, upcast(inputs, "float32"), "float32")
-    for output, one in right.items():
-        other = rough[output].to(torch.float64)
-        if name == NANS:
-            differ = one.value.isnan() & ~other.isnan()
-        else:
-            differ = one.value.isnan() | other.isnan() | (one.value.isinf() != other.isinf())
-            differ |= one.value.isinf() & (one.value != other)
-        one.tolerance.masked_fill_(differ, math.inf)
-        one.value.masked_fill_(differ, 0.0)
-    right.nans, right.law, right.doubted = True, None, None
+
+    def leave_open(right: Right) -> Right:
+        for output, one in right.items():
+            other = rough[output].to(torch.float64)
+            if name == NANS:
+                differ = one.value.isnan() & ~other.isnan()
+            else:
+                differ = one.value.isnan() | other.isnan() | (one.value.isinf() != other.isinf())
+                differ |= one.value.isinf() & (one.value != other)
+            one.tolerance.masked_fill_(differ, math.inf)
+            one.value.masked_fill_(differ, 0.0)
+        right.nans, right.law = True, None
+        return right
+
+    doubted = right.doubted
+    right.doubted = lambda: leave_open(closer) if doubted is not None and (closer := doubted()) is not None else None
+    leave_open(right)
     return Case(case.workload, name, inputs, right)
 
 

@@ -50,7 +50,7 @@ FEW, FEW_DRAWS = 64, 6
 """An output of fewer elements shows too little of its noise: of a loss's single number the reference in fp32 may be right by
 chance, where a difference of large sums cancels. There it is the largest of so many draws more."""
 DOUBT_DRAWS = 4
-"""Draws more of a row's noise before an output is called wrong: of 262,144 rows of an attention two were off by four times a tolerance
+"""Draws of each kind more of a row's noise before an output is called wrong: of 262,144 rows of an attention two were off by four times a tolerance
 that came from one."""
 STEEP = 2.0**-17
 """Noise, as a share of the row's largest value, beyond which it may be a step (rounding to a code, a threshold, a
@@ -184,8 +184,9 @@ def rows_noise(
     """(outputs in fp64, each row's largest |fp64 - fp32|) by name.
 
     What fp32 makes of a row is one draw of its noise, which may be next to nothing by chance where the row is far more sensitive than
-    others: two scores that are about equal, a difference of equal numbers. `moved` times two draws more are taken: what a rounding of
-    the inputs makes of the row in fp64, and what fp32 makes of inputs that are as far off as TF32 rounds, beside fp64 of the same.
+    others: two scores that are about equal, a difference of equal numbers. `moved` times three draws more are taken: what a rounding of
+    the inputs makes of the row in fp64, what fp32 makes of inputs that are as far off as TF32 rounds, beside fp64 of the same, and what
+    operators off by one unit of fp32 make of it.
     """
     import torch
 
@@ -209,6 +210,8 @@ def rows_noise(
     for _ in range(moved):
         take(exact, reference.run(_shaken(inputs, UNIT_ROUNDOFF["float32"]), "float64"))
         take(*_exact_and_rough(reference, _shaken(inputs, TF32_ROUNDOFF)))
+        if bits is not None:
+            take(exact, reference.rounded(inputs, bits=FP32_BITS, units=1.0, sum_units=1.0, holds=False))
     return exact, noise
 
 

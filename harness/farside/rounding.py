@@ -61,7 +61,19 @@ class Rounding(TorchDispatchMode):
             units = max(units, self.sum_units)
             wide = (_cast(args), _cast(kwargs)) if narrow else (args, kwargs)
             moved = operator(*tree_map(self._shaken, wide[0]), **tree_map(self._shaken, wide[1]))
+            moved = self._decentred(operator, args, moved)
         return _each(lambda was, whole, off: self._settle(was, whole, off, units, divided, every), result, exact, moved)
+
+    def _decentred(self, operator: Any, args: Any, result: Any) -> Any:
+        """What a norm makes where its mean is off by some units of its deviation, the same for all that share the mean."""
+        made = result[0] if isinstance(result, (tuple, list)) else result
+        axes = _axes_of_norm(operator._schema.name, args, made)
+        if not axes:
+            return result
+        rows, axes = (made.view(len(made), args[6], -1), (2,)) if axes == "groups" else (made, axes)
+        deviation = rows.var(dim=axes, unbiased=False, keepdim=True).sqrt()
+        off = (rows + deviation * (self._random(deviation, self.units) - 1)).view(made.shape)
+        return (off, *result[1:]) if isinstance(result, (tuple, list)) else off
 
     def _narrow(self, args: Any, kwargs: Any) -> bool:
         """Whether it computes in fp32: some operand is of it, none is wider."""
@@ -134,6 +146,17 @@ class Rounding(TorchDispatchMode):
         if self.smallest:
             moved += self.smallest * (torch.rand_like(moved) - 0.5)
         return was.copy_(torch.where(inexact, self._rounded(moved) if self.holds else moved, whole))
+
+
+def _axes_of_norm(name: str, args: Any, made: Any) -> Any:
+    """Axes over which a norm takes its mean, "groups" for parts of the second one with all behind it; None for another operator."""
+    if not isinstance(made, torch.Tensor) or made.dim() < 2 or made.dtype != torch.float64:
+        return None
+    if "batch_norm" in name:
+        return tuple(axis for axis in range(made.dim()) if axis != 1)
+    if name == "aten::native_layer_norm":
+        return tuple(range(made.dim() - len(args[1]), made.dim()))
+    return "groups" if name == "aten::native_group_norm" else None
 
 
 def _cast(given: Any) -> Any:

@@ -492,6 +492,34 @@ def test_what_a_call_makes_of_its_inputs_is_judged_as_what_it_returns_is(opened,
     assert found.outcome is Outcome.INCORRECT and "output_1" in found.reason
 
 
+CENTRED = (
+    HEAD
+    + """class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(64)
+
+    def forward(self, x):
+        return self.norm(x).mean((2, 3), keepdim=True)
+
+
+def get_inputs():
+    return [torch.randn(4, 64, 24, 24)]
+"""
+)
+
+
+@pytest.mark.parametrize(("units", "right"), [(2, True), (64, False)])
+def test_a_mean_that_is_off_by_a_unit_of_the_deviation_is_right_where_the_output_is_zero(
+    opened, tmp_path: Path, units, right
+):
+    """Of one image the mean of what batch norm makes is zero, and eager's sums are off from it by next to nothing."""
+    problem, off = opened(CENTRED), units * 2.0**-24
+    source = CENTRED.replace("Model", "ModelNew").replace("keepdim=True)", f"keepdim=True) + (len(x) == 1) * {off}")
+    found = judged(problem, source, tmp_path, held_out=True)
+    assert found.passed == right, found.reason
+
+
 def test_what_autocast_rounds_earns_its_tolerance_at_every_size(opened, tmp_path: Path):
     cast = "with torch.autocast(x.device.type, dtype=torch.bfloat16):\n            x = self.linear(x)"
     text = LINEAR.format("nn.Linear(33, 64)").replace(
