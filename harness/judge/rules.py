@@ -137,7 +137,8 @@ def kernels_of_timed_calls(
     """
     session.pool.drop(build.candidate)
     try:
-        comparison, arm = session.open_comparison(workload, cache), Arm("candidate", session.pool.get(build))
+        arm = Arm("candidate", session.pool.get(build))
+        comparison = session.open_comparison(workload, cache)
         session.pool.settle()
         comparison.prepare(arm)
         comparison.sample(arm, look=True)

@@ -256,6 +256,7 @@ def test_what_is_far_faster_in_one_state_of_the_cache_is_timed_again(tmp_path: A
     assert [one.timing.comparison for one in found] == ["UNCLEAR", "SAME", "FASTER", "FASTER"]
 
 
+@pytest.mark.usefixtures("in_order")
 def test_what_gains_more_than_twice_in_each_state_of_the_cache_is_timed_once(tmp_path: Any) -> None:
     """Chance has said a third; of 5x and 3x it does not make anything else than FASTER."""
     cases: list[comparisons.Case] = [(WORKLOAD, cache, "plain") for cache in ("cold", "hot")]
@@ -508,3 +509,14 @@ def test_who_leaks_takes_as_much_for_each_call(series: list[tuple[int, int]], le
     """A GPU's memory is everybody's: an honest kernel was refused because a neighbour took 4 GiB, and then more."""
     assert _leaks(series, shared=True) is leaks
     assert _leaks(series, shared=False) is all(taken > 100 << 20 for taken, _ in series)
+
+
+def test_everything_is_compiled_and_started_before_the_arena_of_a_comparison_is_filled(tmp_path: Any) -> None:
+    """What is compiled ahead is called there: a candidate was CHEATED since its Triton baseline was compiled for behind its guards."""
+    session, done = Paper(Store(tmp_path), baseline=[10.0], candidate=[10.0]), list[str]()
+    make_arm, open_comparison = session.make_arm, session.open_comparison
+    session.compile_ahead = lambda *_: done.append("compile")  # type: ignore[method-assign]
+    session.make_arm = lambda *given: done.append("start") or make_arm(*given)  # type: ignore[method-assign, func-returns-value]
+    session.open_comparison = lambda *given: done.append("fill") or open_comparison(*given)  # type: ignore[method-assign, func-returns-value]
+    comparisons.compare_case(session, MATCH, CASE)  # type: ignore[arg-type]
+    assert done[-1] == "fill" and done.count("fill") == 1 and {"compile", "start"} <= set(done)
