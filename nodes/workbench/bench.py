@@ -44,8 +44,9 @@ from nodes.workbench.arguments import (
 from nodes.workbench.variants import MINE, fastest, make_variant
 from nodes.workbench.variants import beside as beside_of
 
-SECONDS_A_VARIANT = 5.0
-"""Of timing, for each further form of a source."""
+SECONDS_OF_VARIANTS, SECONDS_A_VARIANT = 15.0, 4.0
+"""Of timing several forms of a source, and for each of them: such as are alike would be timed until their seconds are over, since nothing
+decides between them."""
 MOST_BYTES = 256 << 20
 """Tensors of a workload that a model chose, as those of a tester's."""
 
@@ -213,7 +214,8 @@ class Workbench:
             going = [one.candidate for one in found if one.outcome is Outcome.PASSED]
             best = next((one for one in found if one.outcome is Outcome.PASSED), found[0])
             return best.model_copy(update={"text": "\n".join(one.text for one in found)}), going
-        seconds = TimeArguments().seconds + SECONDS_A_VARIANT * (len(candidates) - 1)
+        several = SECONDS_OF_VARIANTS + SECONDS_A_VARIANT * len(candidates)
+        seconds = several if len(candidates) > 1 else TimeArguments().seconds
         timed = self._timed(candidates, (self.incumbent,), cases, seconds)
         return timed, [timed.candidate]
 
@@ -264,7 +266,7 @@ class Workbench:
                     )
                     for name, series in (beside_of(quick.pairs[at], arm) if quick.pairs else {}).items()
                 }
-                if arm != MINE:
+                if arm != MINE and quick.spreads:
                     timing = timing.model_copy(update={"time_us": quick.spreads[at][arm].median_us})
                 if base := known.get("baseline"):
                     update = {"speedup": base.speedup, "comparison": base.comparison, "samples": base.samples}

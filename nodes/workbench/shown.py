@@ -156,8 +156,8 @@ def _decision(found: Pooled, series_s: float) -> str:
     taken = f"{found.samples}/{found.series}"
     if not found.needed:
         return f"{found.comparison}, {taken}"
-    more = f"{found.needed}{' or more' if found.needed == MOST_SERIES else ''} series more, {found.needed * series_s:.0f} s"
-    return f"undecided, {taken}, needs about {more}"
+    least = "at least" if found.needed == MOST_SERIES else "about"
+    return f"undecided, {taken}, needs {least} {found.needed} further series, {found.needed * series_s:.0f} s"
 
 
 def _ranks(spreads: Sequence[Mapping[str, Spread]], arms: Mapping[str, str]) -> list[str]:

@@ -86,8 +86,11 @@ class PaperGpu(Evaluator):
     def compare_briefly(self, build: Build, rivals: dict[str, str], cases: Sequence[Case] = (), **_: object) -> Quick:
         timed = [workload for workload in self.suite() if workload.timed]
         timings = self.timings(build.candidate, rivals["baseline"], cases or [(timed[0], "cold"), (timed[-1], "cold")])
-        ratios = [(one.speedup.median,) * 5 for one in timings]
-        return Quick(timings=timings, pairs=tuple(dict.fromkeys(rivals, (series,)) for series in ratios))
+        faster = {
+            name: 2.0 ** (self.built.index(build.candidate) - self.built.index(of)) for name, of in rivals.items()
+        }
+        pairs = {name: ((factor,) * 5,) * 3 for name, factor in faster.items()}
+        return Quick(timings=timings, pairs=(pairs,) * len(timings))
 
     def tune(self, candidate: str, *, seconds: float) -> Tuned:
         return Tuned(candidate=candidate)

@@ -138,7 +138,7 @@ def test_samples_of_a_pair_add_up_and_the_ledger_knows_both(bench: Workbench) ->
     assert (
         f"\n[{two[:12]}] | " in first.text
         and "undecided, " in first.text
-        and "/1, needs about 2 series more, " in first.text
+        and "/1, needs about 2 further series, " in first.text
     )
     assert f"\n[{one[:12]}] | " in other_way.text and "CPU us" in first.text and "middle half" in first.text
     assert "by CPU time: " in first.text, "three sources are ranked"
