@@ -216,7 +216,7 @@ class PaperEvaluator:
         speed = self._speed(self._read(build.candidate))
         over = speed / self._speed(self._read(rivals["incumbent"])) if "incumbent" in rivals else None
         cases = cases or [(SPEC.suite("cpu")[0], "cold")]
-        ratios = {"baseline": ((speed,) * 5,)} | ({"incumbent": ((over,) * 5,)} if over else {})
+        ratios = {name: ((speed / self._speed(self._read(rival)),) * 5,) for name, rival in rivals.items()}
         return Quick(
             pairs=(ratios,) * len(cases),
             timings=tuple(

@@ -569,6 +569,20 @@ def test_compile_checks_and_times_at_once_where_it_is_asked_to(server: ModelServ
     assert ending.result.speedup.median == pytest.approx(1.4), "what was checked on the way counts as checked"
 
 
+def test_one_answer_compares_forms_of_a_source_and_submits_the_fastest(server: ModelServer, tmp_path: Path) -> None:
+    forms = [{"edits": [{"search": "1.1", "replacement": speed}], "note": speed} for speed in ("1.3", "1.6", "1.2")]
+    wrong = {"edits": [{"search": "speed 1.1", "replacement": "incorrect"}], "note": "wrong"}
+    source = {"source": "speed 1.1\n", "note": "1.1", "variants": [*forms, wrong], "then": ["check", "time"]}
+    server.script = [calls(("compile", source), ("submit", {"notes": "the third form"}))]
+    ending = run(door(tmp_path, chat(server), Script(PLANS)), asked())
+    (attempt,) = ending.result.attempts
+    assert ending.result.speedup.median == pytest.approx(1.6) and len(server.requests) == attempt.turns == 1
+    state = RunService(tmp_path, paper_context(Script(PLANS))).snapshot(ending.run).values
+    tried = ledger.read(ending.run.store, [one.trials for one in state["attempts"]])
+    assert [one.note for one in tried] == ["1.1", "1.3", "1.6", "1.2", "wrong"], "the planner reads of all of them"
+    assert [bool(one.gains) for one in tried] == [True] * 4 + [False]
+
+
 def test_a_single_agent_works_in_one_conversation_over_all_rounds(server: ModelServer, tmp_path: Path) -> None:
     server.script = [
         compiles("speed 1.2\n"), calls(("time", {})), SUBMIT, compiles("speed 1.5\n"), SUBMIT,
