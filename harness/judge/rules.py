@@ -106,7 +106,14 @@ class KernelRules:
         if not is_python_side(backends.get(build.backend)):
             return ""
         if self.session.device == "cuda":
-            kernels_of_timed_calls(self.session, build, workload, cache)
+            try:
+                kernels_of_timed_calls(self.session, build, workload, cache)
+            except WorkerFailure as fault:
+                if fault.outcome is Outcome.CHEATED:
+                    raise
+                return (
+                    f"whose code did the work is not known: its timed calls could not be profiled: {fault.reason[:200]}"
+                )
             return ""
         return whose_code.doubt(whose_code.watch(self.session, build, workload, cache), libraries=self.libraries)
 
