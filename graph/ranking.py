@@ -32,7 +32,7 @@ OURS: tuple[tuple[str, str, str], ...] = (
     (r"memcpy|memset|^aten::(copy_|to|_to_copy|clone|contiguous)$", "no", "a copy"),
     (r"flash|fmha|attention|attn|mha|mla|sdpa|BatchDecode|BatchPrefill|decode_kernel|prefill_kernel", "model", "attention"),
     (r"moe|grouped_?gemm|GroupedGemm|group_gemm|expert|topk_gating|topkGating", "model", "mixture of experts"),
-    (r"gemm|gemv|cutlass|cublas|xmma|nvjet|_mm\b|::(mm|addmm|bmm|linear|matmul|baddbmm|einsum)$|Cijk_|wgmma|splitK", "library", "a product of matrices"),
+    (r"(?<!fb)gemm|gemv|cutlass|cublas|xmma|nvjet|_mm\b|::(mm|addmm|bmm|linear|matmul|baddbmm|einsum)$|Cijk_|wgmma|splitK", "library", "a product of matrices"),
     (r"conv|cudnn|winograd|implicit", "library", "a convolution"),
     (r"sort|radix|scan|cumsum|topk|unique|nonzero|histogram|bincount", "model", "sorting, scans and selections"),
     (r"rms_?norm|layer_?norm|group_?norm|norm|softmax|cross_?entropy|log_?softmax|argmax|logsumexp", "rules", "rows"),

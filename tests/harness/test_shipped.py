@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from graph.checking import check
 from harness.checks import shipped
 from harness.evaluate import Evaluator
 from harness.records import Outcome
@@ -126,3 +127,5 @@ def test_a_sum_that_is_kept_in_half_ships_and_one_that_leaves_a_term_away_is_bro
     with Evaluator(catalog.load(str(folder)), "cpu", Store(tmp_path / "store")) as made:
         found = verdict_of(made, text)
     assert found.passed is passes, found.reason
+    faults = [line.said for line in check(str(folder), None, lambda _said: None) if line.kind == "fault"]
+    assert bool(faults) is not passes, f"`check` says what the verdict says: {faults}"
