@@ -138,6 +138,13 @@ def test_what_is_unclear_is_contested_again_beside_the_incumbent_before_the_next
     assert third.source == "speed 1.5\nunclear" and ending.result.best_round == 2
 
 
+def test_a_first_look_ends_without_longer_comparisons(tmp_path: Path) -> None:
+    script = Script({1: ["speed 1.3", "speed 1.5\nunclear"]})
+    ending = run(tmp_path, script, width=2, enough_seconds=1e-6)
+    assert ending.result.stop_reason.startswith("first look") and ending.result.best_round == 1
+    assert not any("times the samples" in attempt.reason for attempt in ending.result.attempts)
+
+
 def test_what_stays_unclear_is_asked_later_with_more_samples_until_they_are_too_many(tmp_path: Path) -> None:
     script = Script({1: ["speed 1.5\nunclear always"], 2: ["speed 1.0"], 3: ["speed 1.2"], 4: ["speed 1.1"]})
     ending = run(tmp_path, script, rounds=4, patience=4)
@@ -261,6 +268,13 @@ def test_a_first_look_is_for_rules_that_nobody_told_how_long(words: dict, enough
     request = RunRequest.model_validate({"kernel": "silu_and_mul", "device": "cpu", "policy": "rules", **words})
     assert choose(request).settings.stop.enough_seconds == enough
     assert choose(request).settings.with_changes(rounds=9).stop.enough_seconds is None
+
+
+def test_where_a_model_answers_there_is_no_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    asked = {"policy": "rules", "role_policy": {"coder": "chat"}, "chat": {"models": {"coder": "m"}}}
+    request = RunRequest.model_validate({"kernel": "silu_and_mul", "device": "cpu", **asked})
+    assert choose(request).settings.stop.enough_seconds is None
 
 
 def test_stops_at_the_speed_of_light(tmp_path: Path) -> None:
