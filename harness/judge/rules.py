@@ -32,6 +32,9 @@ NEIGHBOURS = re.compile(r"^(void )?(produce|poison|evict|evict_last|evict_normal
 """Names of what stands around a timed call (probes/company.cu)."""
 
 
+NOT_PROFILED = "whose code did the work is not known: its timed calls could not be profiled: "
+
+
 class KernelRules:
     """The rules for a folder with a reference; ProblemRules (of_problems.py) are those for a PyTorch module.
 
