@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compiler.codegen.text import BITS, Text, Window, _factor
-from compiler.draft.expressions import Expr
+from compiler.draft.expressions import Expr, loads_of
 from compiler.draft.partition import ROW
 from compiler.draft.printing import Scope, Statements, _bare
 from compiler.draft.tensors import Buffer
@@ -29,6 +29,13 @@ class Printer(Statements):
             return name if of.kernel.layout == ROW else f"{name}[{of.lane_name}]"
         if expr.op == "pick" and (picked := of.picked(expr.args[1:], self.text(expr.args[0], scope))):
             return picked
+        if expr.op == "masked" and self._in_registers(expr):
+            condition, *branches = (self.text(arg, scope) for arg in expr.args)
+            names = [
+                self._named(arg, text, scope) if loads_of([arg]) and not text.isidentifier() else text
+                for arg, text in zip(expr.args[1:], branches, strict=True)
+            ]
+            return f"({condition} ? {names[0]} : {names[1]})"
         if expr.op == "repeated":
             return self._repeated(expr, scope)
         if expr.op == "halved":
@@ -45,6 +52,15 @@ class Printer(Statements):
                     return f"{table}[{step if base == 0 else f'{of.index(base)} + {step}'}]"
                 return self._reader(buffer, step if base == 0 else f"{of.index(base)} + {step}", self)
         return super()._print(expr, scope)
+
+    def _in_registers(self, expr: Expr) -> bool:
+        """Whether what is chosen between is one loaded pack's lane, or a number: a conversion in a branch of its own would be a jump for every lane."""
+        loads = [load for load in expr.args[1:] if load.op in ("load", "load_at")]
+        known = [found for load in loads if (found := self.of.load_window(load)) is not None]
+        numbers = [arg for arg in expr.args[1:] if arg.op == "const"]
+        return (
+            len(known) == len(loads) > 0 and len(loads) + len(numbers) == 2 and all(w in self.lanes for w, _ in known)
+        )
 
     def _repeated(self, expr: Expr, scope: Scope) -> str:
         """A loop of its own in front of where it is needed."""

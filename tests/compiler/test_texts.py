@@ -276,6 +276,9 @@ def test_what_a_pack_or_a_row_writes_in_parts_is_right_in_the_emulation(form, tm
     text = source(catalog.load(str(tmp_path)).spec, reference)
     assert read_head(text).versions["float16"][0].kernels[-1].sketch.sketch == sketch
     assert IN_TEXT.get(form, "") in text
+    if form == "steps beside a pack":
+        lane = text[text.index("load_inside<24, 8>(x") :].split("#pragma unroll", 2)[2].split("store_rounded", 1)[0]
+        assert "if (" not in lane and "? to_float" not in lane, "no lane jumps around a conversion"
     (tmp_path / "candidate.cu").write_text(text)
     done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
     assert done.returncode == 0, done.stdout + done.stderr
