@@ -66,7 +66,7 @@ class Lease:
 
 
 @dataclass
-class Route:
+class WorkerRoute:
     """The client's way to one worker."""
 
     name: str = ""
@@ -82,10 +82,10 @@ class Routes:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.known: dict[str, Route | None] = {}
+        self.known: dict[str, WorkerRoute | None] = {}
         """By the worker's address; None where it cannot be reached."""
 
-    def find(self, client: Any, address: str) -> Route | None:
+    def find(self, client: Any, address: str) -> WorkerRoute | None:
         """The route to that worker, tried once."""
         with self.lock:
             if address in self.known:
@@ -96,7 +96,7 @@ class Routes:
 
         try:
             asyncio.run_coroutine_threadsafe(reach(), client.loop.asyncio_loop).result(2 * REACH_S)
-            route: Route | None = Route()
+            route: WorkerRoute | None = WorkerRoute()
         except (OSError, TimeoutError, RuntimeError, CancelledError):
             route = None
         with self.lock:
@@ -106,7 +106,7 @@ class Routes:
         self,
         client: Any,
         address: str,
-        route: Route,
+        route: WorkerRoute,
         job: Job,
         topic: str,
         contents: dict[str, bytes],
@@ -126,14 +126,14 @@ class Routes:
         route.sent |= job.hashes
         return found
 
-    def take(self, route: Route) -> Route:
+    def take(self, route: WorkerRoute) -> WorkerRoute:
         """The lease of that route as it was, which is the caller's to end; the route has none any more."""
         with self.lock:
-            had = Route(route.name, route.future, route.resource)
+            had = WorkerRoute(route.name, route.future, route.resource)
             route.name, route.future = "", None
             return had
 
-    def _forget(self, route: Route) -> None:
+    def _forget(self, route: WorkerRoute) -> None:
         """After a failure: the lease is given back, and what the worker holds is not known."""
         route.sent.clear()
         if (future := self.take(route).future) is not None:

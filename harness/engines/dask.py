@@ -28,7 +28,7 @@ from distributed.comm.core import CommClosedError
 from harness import backends, device
 from harness.cluster import ClusterError, DeviceModel, Status, build_resource, code, security
 from harness.cluster.homes import Homes
-from harness.cluster.leases import LeaseOver, Route, Routes, WorkerLost
+from harness.cluster.leases import LeaseOver, Routes, WorkerLost, WorkerRoute
 from harness.cluster.local import Local
 from harness.cluster.loop import LoopThread
 from harness.cluster.places import own_cores
@@ -357,7 +357,7 @@ class Cluster:
             with self.lock:
                 self.building[place] -= 1
 
-    def _route(self, client: Client | None, job: Job, address: str) -> Route | None:
+    def _route(self, client: Client | None, job: Job, address: str) -> WorkerRoute | None:
         """The way to that worker, whose device is lent to us; None where the scheduler is to be asked."""
         if not address or not self._is_alive(client):
             return None
@@ -366,7 +366,7 @@ class Cluster:
             self._lend(client, job, address, route)
         return route
 
-    def _lend(self, client: Client | None, job: Job, address: str, route: Route) -> None:
+    def _lend(self, client: Client | None, job: Job, address: str, route: WorkerRoute) -> None:
         """Ask the scheduler for the device. Raises as `_awaited` does, and LeaseOver where it was not lent."""
         assert client is not None
         name, lent = f"lease-{secrets.token_hex(8)}", threading.Event()
