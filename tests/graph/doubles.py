@@ -240,7 +240,8 @@ class PaperEvaluator:
 
     @staticmethod
     def _speed(said: dict[str, str]) -> float:
-        return float(said["speed"]) * (1.05 if "picked" in said else 1.0)
+        """A source that says none is as fast as the baseline."""
+        return float(said.get("speed", 1.0)) * (1.05 if "picked" in said else 1.0)
 
     def _kept(self, what: str, candidate: str, make: Callable[[], Verdict]) -> Verdict:
         kept = self.store.find_record(f"paper-{what}", candidate, Verdict)

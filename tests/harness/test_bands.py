@@ -64,6 +64,7 @@ def searched(cost, open_=(THREADS, STEPS), noise: float = 0.003, seed: int = 0, 
     evaluator = SimpleNamespace(
         spec=SPEC,
         device=device,
+        builds_apart=False,
         suite=lambda: SPEC.workloads,
         caches=lambda workload: ("cold",),
         moved_bytes=lambda workload: SPEC.read_bytes(workload) + SPEC.write_bytes(workload),
