@@ -10,7 +10,7 @@ from harness import backends
 from harness.checks.drawing import distributions, draw_inputs
 from harness.checks.tolerance import compute_expected
 from harness.judge import shares
-from harness.judge.rules import NOT_PROFILED, KernelRules, kernels_of_calls, kernels_of_timed_calls
+from harness.judge.rules import KernelRules, kernels_of_calls, profile_timed_calls
 from harness.judge.session import VERSION, EvaluationSession
 from harness.judge.verification import CONTIGUOUS, check_initial_state, check_second_module, takes_strides
 from harness.problems import degenerate as degeneracy
@@ -137,12 +137,9 @@ class ProblemRules(KernelRules):
         before = profile(self.session, self.session.build(eager), workload, eager=True)
         if not now or not before:
             return ""
-        try:
-            timed = kernels_of_timed_calls(self.session, build, workload, cache)
-        except WorkerFailure as fault:
-            if fault.outcome is Outcome.CHEATED:
-                raise
-            return NOT_PROFILED + fault.reason[:200]
+        timed, unknown = profile_timed_calls(self.session, build, workload, cache)
+        if unknown:
+            return unknown
         if any(shares.by_library(name) for name in timed.keys() - now.keys() - before.keys()):
             found = shares.divide(timed, before)
             return found.doubt or found.fault

@@ -32,9 +32,6 @@ NEIGHBOURS = re.compile(r"^(void )?(produce|poison|evict|evict_last|evict_normal
 """Names of what stands around a timed call (probes/company.cu)."""
 
 
-NOT_PROFILED = "whose code did the work is not known: its timed calls could not be profiled: "
-
-
 class KernelRules:
     """The rules for a folder with a reference; ProblemRules (of_problems.py) are those for a PyTorch module.
 
@@ -109,15 +106,7 @@ class KernelRules:
         if not is_python_side(backends.get(build.backend)):
             return ""
         if self.session.device == "cuda":
-            try:
-                kernels_of_timed_calls(self.session, build, workload, cache)
-            except WorkerFailure as fault:
-                if fault.outcome is Outcome.CHEATED:
-                    raise
-                return (
-                    f"whose code did the work is not known: its timed calls could not be profiled: {fault.reason[:200]}"
-                )
-            return ""
+            return profile_timed_calls(self.session, build, workload, cache)[1]
         return whose_code.doubt(whose_code.watch(self.session, build, workload, cache), libraries=self.libraries)
 
     def why_unclear(self) -> str:
@@ -136,6 +125,18 @@ def kernels_of_calls(
         return [_kernels_of_a_call(session, build, workload, warm) for workload in workloads]
     finally:
         session.pool.drop(build.candidate)
+
+
+def profile_timed_calls(
+    session: EvaluationSession, build: Build, workload: Workload, cache: Cache
+) -> tuple[dict[str, float], str]:
+    """What `kernels_of_timed_calls` finds, and why it could not be found out, or "". Raises WorkerFailure where the candidate cheats."""
+    try:
+        return kernels_of_timed_calls(session, build, workload, cache), ""
+    except WorkerFailure as fault:
+        if fault.outcome is Outcome.CHEATED:
+            raise
+        return {}, f"whose code did the work is not known: its timed calls could not be profiled: {fault.reason[:200]}"
 
 
 def kernels_of_timed_calls(
