@@ -6,13 +6,11 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from harness.checks.expected import UNIT_ROUNDOFF
 from harness.checks.noise import DEFAULT_ULPS
 from harness.export.dropin import ExportError, cases, describe, inputs
 from kernels.catalog import Kernel
 from kernels.spec import Device, Tensor
-
-ROUNDOFF = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8, "float8_e4m3fn": 4, "float8_e5m2": 3}
-"""Significant bits."""
 
 
 def write(kernel: Kernel, device: Device) -> str:
@@ -46,5 +44,5 @@ def _body(path: Path) -> str:
 
 def _share(tensor: Tensor, dtypes: tuple[str, ...]) -> float:
     """Of the coarsest dtype that the output may have."""
-    found = [dtype for dtype in (dtypes if tensor.dtype == "T" else (tensor.dtype,)) if dtype in ROUNDOFF]
-    return max(((tensor.ulps or DEFAULT_ULPS[dtype]) * 2.0 ** -ROUNDOFF[dtype] for dtype in found), default=0.0)
+    found = [dtype for dtype in (dtypes if tensor.dtype == "T" else (tensor.dtype,)) if dtype in UNIT_ROUNDOFF]
+    return max(((tensor.ulps or DEFAULT_ULPS[dtype]) * UNIT_ROUNDOFF[dtype] for dtype in found), default=0.0)
