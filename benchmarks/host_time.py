@@ -78,13 +78,13 @@ def host(model):
     synchronize()
     return statistics.median(times)
 
-def call(model):
+def between_events(work, rounds):
     times = []
-    for _ in range(20):
+    for _ in range(rounds):
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         synchronize()
         first.record()
-        model(*inputs)
+        work()
         last.record()
         synchronize()
         times.append(first.elapsed_time(last) * 1e3)
@@ -101,18 +101,6 @@ def graph(model):
         kept = model(*inputs)
     return captured, kept
 
-def device_time(captured):
-    times = []
-    for _ in range(10):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        synchronize()
-        first.record()
-        captured.replay()
-        last.record()
-        synchronize()
-        times.append(first.elapsed_time(last) * 1e3)
-    return statistics.median(times)
-
 graphs = {}
 for name, model in models.items():
     for _ in range(3):
@@ -123,12 +111,12 @@ for _ in range(int(rounds)):
     for name, model in models.items():
         found.setdefault(name + "_host", []).append(host(model))
         if device == "cuda":
-            found.setdefault(name + "_call", []).append(call(model))
+            found.setdefault(name + "_call", []).append(between_events(lambda: model(*inputs), 20))
 if device == "cuda":
     for name, model in models.items():
         try:
             captured, kept = graph(model)
-            found[name + "_device"] = [device_time(captured) for _ in range(3)]
+            found[name + "_device"] = [between_events(captured.replay, 10) for _ in range(3)]
             del captured, kept
         except Exception as error:
             said[name + "_device"] = None

@@ -113,10 +113,7 @@ def watch_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]
     plugin = Plugin()
     alone = ["-n0"] if importlib.util.find_spec("xdist") is not None else []
     options = ["-q", "-p", "no:cacheprovider", *alone, "--rootdir", str(path.parent)]
-    for engine in (
-        False,
-        True,
-    ):  # a wrapper of the engine's that runs here hides the kernel, one that fails ends the test
+    for engine in (False, True):  # its wrapper that runs here hides the kernel, one that fails ends the test
         if calls:
             break
         faults.clear()

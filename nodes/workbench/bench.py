@@ -251,14 +251,14 @@ class Workbench:
         beside = [one for one in dict.fromkeys((*more, *others)) if one not in (self.baseline, first)]
         numbers = (f"other {number}" for number in itertools.count(2))
         rivals = {"baseline": self.baseline} | dict(zip(itertools.chain(["incumbent"], numbers), beside, strict=False))
-        arms = {MINE: first} | {name: one for name, one in rivals.items() if one in more}
+        every = {MINE: first, **rivals}
+        arms = {name: one for name, one in every.items() if name == MINE or one in more}
         with self._device:
             quick = self.evaluator.compare_briefly(self.evaluator.build(first), rivals, cases, seconds=seconds)
         best = fastest(quick, arms) if quick.pairs else MINE
         said: dict[str, tuple[list[Timing], list[dict[str, Pooled]]]] = {}
         for arm, candidate in arms.items():
             said[arm] = timings, pooled = [], []
-            every = {MINE: first, **rivals}
             for at, timing in enumerate(quick.timings):
                 known = {
                     name: ledger.pool_series(
@@ -276,7 +276,7 @@ class Workbench:
             ledger.record_times(self.store, candidate, timings)
         timings, pooled = said[best]
         gain = statistics.geometric_mean(timing.speedup.median for timing in timings) if timings else None
-        text = shown.describe_times(quick, timings, pooled, {MINE: first, **rivals}, best, self.incumbent)
+        text = shown.describe_times(quick, timings, pooled, every, best, self.incumbent)
         if more and timings:
             text += f"\n{shown.describe_choice(arms, best, pooled)}"
         outcome = quick.outcome or Outcome.PASSED
