@@ -22,7 +22,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from harness.records import Interval
+from harness.records import Interval, geometric_light
 from harness.report.console import Console
 from harness.report.inert import one_line
 from harness.report.result import policy_text
@@ -429,19 +429,19 @@ class LiveDisplay(Display):
             text.append(f" ({speedup.low:.2f} – {speedup.high:.2f}), round {incumbent.round}")
         else:
             text.append("   best so far: the baseline")
-        finding = self.now.get("finding")
-        if finding and finding.light_fraction:
-            text.append(f", {percent(finding.light_fraction)} of speed of light")
+        if share := geometric_light(incumbent.verdict.timings):
+            text.append(f", {percent(share)} of speed of light")
         return text
 
     def _activity(self, clock: float) -> RenderableType:
         """The node at work, for how long, and what it is doing; under it the last things it had to say."""
-        active = Table.grid(padding=(0, 1))
+        active = Table.grid(padding=(0, 1), expand=True)
         active.add_column()
         active.add_column(no_wrap=True, style="bold")
         active.add_column(no_wrap=True, justify="right", min_width=6)
-        active.add_column(no_wrap=True, overflow="ellipsis", style="dim")
-        for node, began in self.active.items() or [("starting", self.began)]:
+        active.add_column(no_wrap=True, overflow="ellipsis", style="dim", ratio=1)
+        idle = ("finishing", self.state_at) if "baseline" in self.now else ("starting", self.began)
+        for node, began in self.active.items() or [idle]:
             doing = Text(self.progress or NODES.get(node, ""))
             active.add_row(self.spinner, Text(one_line(node, 24)), duration(clock - began), doing)
         said = [Text(f"  {kind}: {text}", style="dim", no_wrap=True, overflow="ellipsis") for kind, text in self.words]

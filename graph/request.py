@@ -16,8 +16,8 @@ class KernelRequest(Options):
     """What is to be made faster, or judged."""
 
     kernel: Annotated[str, Option("NAME|FOLDER|FILE")]
-    """A kernel of the catalog, your folder, a PyTorch module as KernelBench has them (.py), or a definition of
-    flashinfer-bench or SOL-ExecBench (.json)."""
+    """A kernel of the catalog, your folder, a PyTorch module as in KernelBench (.py), a .json of flashinfer-bench or
+    SOL-ExecBench."""
     baseline: str | None = None
     """Which of the kernel's baselines is 1.0x."""
     device: Annotated[Literal["auto", "cuda", "cpu"], Option(usual="auto: cuda where there is a GPU")] = "auto"
@@ -55,7 +55,7 @@ class RunRequest(KernelRequest, RunOptions):
     tune_seconds: Annotated[float | None, Option(usual="cuda 8, cpu 4")] = Field(default=None, ge=0)
     """Seconds of each search over a source's open integers (block sizes and the like)."""
     policy: Annotated[Literal["auto", "rules", "chat", "replay"], Option(group=AGENTS)] = "auto"
-    """Who answers for the agents; auto: chat where there are a key and a --model, else rules."""
+    """Who answers for agents (auto: chat with key and --model, else rules)."""
     role_policy: Annotated[dict[Role, Literal["rules", "chat", "replay"]], Option(name="policy", group=AGENTS)] = Field(
         default_factory=dict
     )

@@ -255,17 +255,21 @@ def command_line(record: Frozen, command: str = "", leave_out: Iterable[str] = (
 # --- argparse --------------------------------------------------------------------------------------------------------
 
 
+HELP_FROM = 30
+"""Column at which an option's help may begin at most; one whose name is longer has its help on the next line."""
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one sentence."""
 
     def __init__(self, prog: str, usage: str | None = None, description: str = "", epilog: str = "") -> None:
-        raw = argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter
+        formatter = argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter
         super().__init__(
             prog=prog,
             usage=usage,
             description=description,
             epilog=epilog or None,
-            formatter_class=raw,
+            formatter_class=functools.partial(formatter, max_help_position=HELP_FROM),
             allow_abbrev=False,
         )
 

@@ -177,6 +177,12 @@ def sol_by_cache(timings: Iterable[Timing]) -> dict[Cache, float]:
     return {cache: statistics.geometric_mean(here) for cache, here in shares.items() if here}
 
 
+def geometric_light(timings: Iterable[Timing]) -> float | None:
+    """Geometric mean of the share of the speed of light over all that were timed; None where no bound is known."""
+    shares = [timing.light_fraction for timing in timings if timing.light_fraction]
+    return statistics.geometric_mean(shares) if shares else None
+
+
 class Suite(Frozen):
     """Geometric mean of the speedups of a set of timings; where workloads have weights, of the time of all calls."""
 

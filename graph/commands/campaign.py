@@ -41,12 +41,12 @@ class CampaignCommand(ByProtocol, AsJson, RunsDir, Command):
     """Every problem of a suite as a run of its own. The same command goes on where it was killed."""
 
     suite: Annotated[str, Option("NAME|PATH")]
-    """Starter, a checkout of KernelBench, flashinfer-bench or SOL-ExecBench, or one file of it;
-    hf:ScalingIntelligence/KernelBench fetches one from the Hugging Face hub."""
+    """Starter, a checkout of KernelBench, flashinfer-bench or SOL-ExecBench, one file of it, or
+    hf:ScalingIntelligence/KernelBench, which is fetched."""
     levels: Annotated[str, Option("1,2,3")] = ""
     """Levels of KernelBench to run."""
     shuffle: Annotated[int | None, Option("SEED", usual="by number")] = Field(default=None, ge=0)
-    """Run in an order drawn from SEED that mixes the levels evenly: whatever is done by then is a sample of all."""
+    """Draw the order from SEED, levels mixed: what is done at any time is a sample of all."""
     samples: Annotated[int, Option("K")] = Field(default=1, ge=1)
     """Runs of each problem that know nothing of each other; the report has pass@k over them."""
     name: str = ""

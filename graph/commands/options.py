@@ -73,8 +73,7 @@ BOTH = ("both", "kernelbench")
 
 class ByProtocol(Options):
     protocol: Literal["both", "ours", "kernelbench"] | None = None
-    """Whose verdict and times a PyTorch module gets: ours, or KernelBench's beside them; kernelbench means both (a campaign on
-    a GPU of this machine: both, else ours)."""
+    """Whose verdict and times a PyTorch module gets; kernelbench means both (ours; in a campaign on this machine's GPU both)."""
 
 
 CHANGES = ("rounds", "width", "seconds", "tokens", "money_usd")

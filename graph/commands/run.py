@@ -16,53 +16,37 @@ if TYPE_CHECKING:
     from harness.engines import Engine
 
 EPILOG = """\
-commands (run.py COMMAND --help):
- a kernel
-  kernels               list the kernels of the catalog
-  bring TEST.py::NAME   write the folder of an engine's kernel, from its test
-  check FOLDER          look at a kernel's folder; needs no GPU
-  rank TRACE            which kernel of a profiled program is worth the work
-  evaluate FILE         the verdict on one source, without any agent
- a run
-  resume RUN            go on after Ctrl-C, a kill, a reboot, a pause
-  runs, show RUN        list the runs; the attempts of one
-  compare RUN RUN       two runs, or two files of results, side by side
-  history RUN, fork RUN its checkpoints; a new run from one of them
-  graph [RUN]           draw the graph of the agents, or the path of a run
- its winner
-  export RUN            a Python package with a torch operator, or a diff
-  recheck EXPORT        judge such a package again, after an update of torch
-  model RUN...          what a whole transformer step gains by it
- more
-  campaign              every problem of a suite, one run each, one report
-  mcp                   tools for a coding agent (docs/mcp.md)
-  scheduler, worker     lend machines to `--engine dask` (docs/cluster.md)
-  memory                what runs learned: list, export, forget
-  epoch, infer          train and test a graph neural network
-  doctor                what this machine has, and what its lacks mean
+commands (run.py COMMAND --help says more):
+  kernels, bring, check   list kernels; write a folder from a test; look at one
+  rank TRACE              which kernel of a profiled program is worth the work
+  evaluate FILE           the verdict on one source, without any agent
+  resume RUN              go on after Ctrl-C, a kill, a reboot, a pause
+  runs, show, compare     list runs; one run's attempts; two side by side
+  history, fork, graph    a run's checkpoints; a new run from one; a drawing
+  export, recheck, model  a winner's package; judged again; its gain in a model
+  campaign                every problem of a suite, one run each, one report
+  mcp                     tools for a coding agent (docs/mcp.md)
+  scheduler, worker       lend machines to `--engine dask` (docs/cluster.md)
+  memory                  what runs learned: list, export, forget
+  epoch, infer            train and test a graph neural network
+  doctor                  what this machine has, and what its lacks mean
 
 exit codes:
-  0    improved, or already at the limit; a source that PASSED
-  1    a fault of the program
-  2    bad usage, bad input, a full disk
-  3    finished without improvement; a source that did not pass
-  75   paused: an answer or an approval is missing; resume goes on
-  130  interrupted; resume goes on
+  0  improved, at the limit, or PASSED    3    no improvement, or not PASSED
+  1  a fault of the program               75   paused; `run.py resume` goes on
+  2  bad usage or input, a full disk      130  interrupted; the same goes on
 
-examples:
-  run.py --kernel silu_and_mul
-  run.py --kernel silu_and_mul --source my.cu --rounds 2 --run-id mine
-  run.py --kernel level1/23_Softmax.py --policy chat --model NAME
+example: run.py --kernel silu_and_mul --source my.cu --rounds 2 --run-id mine
 """
 
 
 class RunCommand(RunRequest, Working, Command):
     """Makes a kernel faster: agents plan and write, the harness checks and times."""
 
-    usage: ClassVar = "run.py --kernel NAME [options]\n       run.py COMMAND ..."
+    usage: ClassVar = "run.py --kernel NAME [options], or run.py COMMAND [options]"
     epilog: ClassVar = EPILOG
     brief: ClassVar = (
-        "kernel", "source", "device", "rounds", "seconds", "exact", "policy", "model", "tokens", "run_id", "runs_dir", "json",
+        "kernel", "source", "device", "rounds", "seconds", "policy", "model", "run_id", "json",
     )  # fmt: skip
     headings: ClassVar = {
         "the kernel": ("kernel", "source", "draft", "baseline", "dtype", "device"),

@@ -16,8 +16,9 @@ from rich.console import Console
 from graph.campaign import CampaignEntry
 from graph.campaign_live import CampaignDisplay
 from graph.live import LiveDisplay, PlainDisplay, budget_left, display
-from harness.records import Check, Comparison, DeviceFacts, Interval, Suite, Verdict
+from harness.records import Check, Comparison, DeviceFacts, Interval, Suite, Timing, Verdict
 from harness.report.fast_p import Solved
+from kernels.spec import Workload
 from nodes.roles import Attempt, Finding, Plan, Usage
 from nodes.state import Incumbent, Settings, Spent, State, Stop
 from tests.harness.report.hostile import PAYLOAD, dangerous
@@ -32,6 +33,14 @@ def settings(**more):
     )
 
 
+def timing(light_us: float) -> Timing:
+    faster = Interval(median=1.27, low=1.25, high=1.29)
+    return Timing(
+        workload=Workload(axes={"tokens": 8}, dtype="float16"), cache="cold", baseline_us=127.0, time_us=100.0,
+        speedup=faster, comparison=Comparison.FASTER, light_us=light_us, samples=9,
+    )  # fmt: skip
+
+
 def verdict(median: float) -> Verdict:
     return Verdict(
         candidate="1" * 64,
@@ -39,6 +48,7 @@ def verdict(median: float) -> Verdict:
         device="cuda",
         outcome="PASSED",
         checks=(Check(workload="w", name="ordinary", passed=True),),
+        timings=(timing(44.0),) if median > 1 else (timing(6.0),),
         suite=Suite(
             speedup=Interval(median=median, low=median - 0.02, high=median + 0.02), comparison=Comparison.FASTER
         ),
@@ -59,7 +69,7 @@ def state(**more) -> State:
         "baseline": verdict(1.0),
         "incumbent": Incumbent(candidate="1" * 64, verdict=verdict(1.27), round=2),
         "round": 3,
-        "finding": Finding(bound="latency", summary="waits for loads", light_fraction=0.44),
+        "finding": Finding(bound="latency", summary="waits for loads", light_fraction=0.06),
         "attempts": [
             attempt(1, "Fast exponential", "PASSED", 1.04),
             attempt(2, "Sixteen bytes a load", "PASSED", 1.27),
@@ -114,6 +124,17 @@ def test_the_panel_has_a_line_a_worker_and_of_many_the_busy_ones():
         assert text.count("host gpu") < 20 and "host gpu 0  timing" in text and "999 of 1000 workers idle" in text
     finally:
         view.close()
+
+
+def test_a_long_word_of_progress_cuts_neither_the_node_nor_its_clock():
+    with LiveDisplay(terminal(80)) as view:
+        view.state(state())
+        view.node_started("held_out")
+        view.say("harness", "measuring the speed of light at bfloat16 tokens=100 hidden=2816, cold")
+        view.active["held_out"] -= 84
+        assert "held_out 1 min 24 s measuring the speed of light at" in shown(view)
+        view.node_finished("held_out")
+        assert "finishing" in shown(view) and "starting" not in shown(view)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 300])
