@@ -17,23 +17,32 @@ extern "C" __attribute__((const)) double sqrt(double) noexcept;
 // With vector forms by the C library, which g++ takes by itself only under -ffast-math.
 #if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ >= 35
 extern "C" {
-#define VECTOR_FORM(name) _Pragma("omp declare simd notinbranch") __attribute__((const)) float name(float) noexcept;
-VECTOR_FORM(logf)
-VECTOR_FORM(log1pf)
-VECTOR_FORM(log2f)
-VECTOR_FORM(exp2f)
-VECTOR_FORM(expm1f)
-VECTOR_FORM(tanhf)
-VECTOR_FORM(erff)
-VECTOR_FORM(erfcf)
-VECTOR_FORM(sinf)
-VECTOR_FORM(cosf)
-VECTOR_FORM(atanf)
-#undef VECTOR_FORM
 #pragma omp declare simd notinbranch
-__attribute__((const)) float powf(float, float) noexcept;
+[[gnu::const]] float logf(float) noexcept;
 #pragma omp declare simd notinbranch
-__attribute__((const)) float atan2f(float, float) noexcept;
+[[gnu::const]] float log1pf(float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float log2f(float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float exp2f(float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float expm1f(float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float tanhf(float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float erff(float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float erfcf(float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float sinf(float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float cosf(float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float atanf(float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float powf(float, float) noexcept;
+#pragma omp declare simd notinbranch
+[[gnu::const]] float atan2f(float, float) noexcept;
 }
 #endif
 
@@ -81,7 +90,7 @@ inline fp8_e4m3 to<fp8_e4m3, float>(float value) {  // to nearest, ties to even,
 }
 
 // A half's bits and back as the hardware does it, by operations that g++ puts in vectors.
-typedef uint16_t __attribute__((may_alias)) Word;
+using Word [[gnu::may_alias]] = uint16_t;
 [[maybe_unused]] inline float half_to_float(uint32_t bits) {
     const uint32_t size = as_bits<uint32_t>(as_bits<float>((bits & 0x7fffu) << 13) * 0x1p112f);
     return as_bits<float>((bits & 0x8000u) << 16 | size | ((bits & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u));
@@ -140,14 +149,13 @@ inline T minimum(T a, T b) {
 
 #if defined(__AVX2__)
 // By the compiler's own vectors: <immintrin.h> takes it as long as the rest of this file and the kernels behind it.
-#define VECTOR(type, name, bytes) typedef type name __attribute__((vector_size(bytes), may_alias, aligned(1)))
-VECTOR(int16_t, Halves8, 16);
-VECTOR(uint16_t, Words8, 16);
-VECTOR(uint8_t, Bytes8, 8);
-VECTOR(long long, Wide2, 16);
-VECTOR(uint32_t, Bits8, 32);
-VECTOR(float, Floats8, 32);
-VECTOR(long long, Wide4, 32);
+using Halves8 [[gnu::vector_size(16), gnu::may_alias, gnu::aligned(1)]] = int16_t;
+using Words8 [[gnu::vector_size(16), gnu::may_alias, gnu::aligned(1)]] = uint16_t;
+using Bytes8 [[gnu::vector_size(8), gnu::may_alias, gnu::aligned(1)]] = uint8_t;
+using Wide2 [[gnu::vector_size(16), gnu::may_alias, gnu::aligned(1)]] = long long;
+using Bits8 [[gnu::vector_size(32), gnu::may_alias, gnu::aligned(1)]] = uint32_t;
+using Floats8 [[gnu::vector_size(32), gnu::may_alias, gnu::aligned(1)]] = float;
+using Wide4 [[gnu::vector_size(32), gnu::may_alias, gnu::aligned(1)]] = long long;
 template <int Lanes>
 struct Vectors {
     typedef Words8 Words; typedef Bytes8 Bytes; typedef Bits8 Bits; typedef Floats8 Floats; typedef Wide2 Stored;
@@ -161,7 +169,7 @@ inline void put_past_caches(Wide4* to, Wide4 value) { __builtin_nontemporal_stor
 inline void put_past_caches(Wide2* to, Wide2 value) { __builtin_nontemporal_store(value, to); }
 #else
 inline Bits8 widen(Words8 words) { return (Bits8)__builtin_ia32_pmovzxwd256((Halves8)words); }
-typedef char Chars16 __attribute__((vector_size(16)));
+using Chars16 [[gnu::vector_size(16)]] = char;
 inline Bits8 widen(Bytes8 bytes) { return (Bits8)__builtin_ia32_pmovzxbd256((Chars16)Wide2{as_bits<long long>(bytes), 0}); }
 inline Bytes8 narrow_to_bytes(Bits8 bits) {  // each below 256
     const Halves8 words = (Halves8)__builtin_convertvector(bits, Words8);
@@ -172,16 +180,16 @@ inline void put_past_caches(Wide2* to, Wide2 value) { __builtin_ia32_movntdq(to,
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 // Where lanes are sixteen in one register, they are written and read so: a load of 64 bytes waits for two stores of 32.
 constexpr int MOST_LANES = 16;
-VECTOR(int16_t, Halves16, 32);
-VECTOR(uint16_t, Words16, 32);
-VECTOR(uint8_t, Bytes16, 16);
-VECTOR(uint32_t, Bits16, 64);
-VECTOR(float, Floats16, 64);
+using Halves16 [[gnu::vector_size(32), gnu::may_alias, gnu::aligned(1)]] = int16_t;
+using Words16 [[gnu::vector_size(32), gnu::may_alias, gnu::aligned(1)]] = uint16_t;
+using Bytes16 [[gnu::vector_size(16), gnu::may_alias, gnu::aligned(1)]] = uint8_t;
+using Bits16 [[gnu::vector_size(64), gnu::may_alias, gnu::aligned(1)]] = uint32_t;
+using Floats16 [[gnu::vector_size(64), gnu::may_alias, gnu::aligned(1)]] = float;
 template <>
 struct Vectors<16> {
     typedef Words16 Words; typedef Bytes16 Bytes; typedef Bits16 Bits; typedef Floats16 Floats; typedef Wide4 Stored;
 };
-typedef int Signed16 __attribute__((vector_size(64)));
+using Signed16 [[gnu::vector_size(64)]] = int;
 inline Bits16 widen(Words16 words) { return (Bits16)__builtin_ia32_pmovzxwd512_mask((Halves16)words, Signed16{}, 0xffff); }
 inline Bits16 widen(Bytes16 bytes) { return (Bits16)__builtin_ia32_pmovzxbd512_mask((Chars16)bytes, Signed16{}, 0xffff); }
 inline Words16 narrow(Bits16 bits) { return (Words16)__builtin_ia32_pmovdw512_mask((Signed16)bits, Halves16{}, 0xffff); }
@@ -197,7 +205,6 @@ inline Words8 narrow(Bits8 bits) { return __builtin_convertvector(bits, Words8);
 inline Floats8 to_floats(Words8 halves) { return __builtin_ia32_vcvtph2ps256((Halves8)halves); }
 inline Words8 to_halves(Floats8 value) { return (Words8)__builtin_ia32_vcvtps2ph256(value, 0); }  // to nearest
 #endif
-#undef VECTOR
 template <int Items>
 constexpr int LANES = Items % MOST_LANES == 0 ? MOST_LANES : 8;
 #endif
@@ -402,13 +409,14 @@ inline void in_parallel(int64_t count, int64_t work, Run run) {
     (void)work;
 #if defined(_OPENMP)
 #pragma omp parallel if (work >= PARALLEL_FROM && count > 1)
-    {
-        const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-        run(count * thread / threads, count * (thread + 1) / threads);
-#else
-    {
-        run(int64_t{0}, count);
 #endif
+    {
+#if defined(_OPENMP)
+        const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+#else
+        const int64_t threads = 1, thread = 0;
+#endif
+        run(count * thread / threads, count * (thread + 1) / threads);
 #if defined(__x86_64__)
         if (STREAM) {
             __builtin_ia32_sfence();

@@ -49,12 +49,15 @@ __device__ __forceinline__ void team_first(unsigned (&keys)[Items][Width], int m
             leave_cluster<Split>();
         } else {
 #if defined(__CUDA_ARCH__) && defined(__CUDACC__) && __CUDA_ARCH__ >= 800
+            constexpr bool shuffled = Team != 32;
             if constexpr (Team == 32) {
                 key = __reduce_max_sync(0xffffffffu, own);
                 place = __reduce_min_sync(0xffffffffu, own == key ? own_place : kNowhere);
-            } else
+            }
+#else
+            constexpr bool shuffled = true;
 #endif
-            {
+            if constexpr (shuffled) {
 #pragma unroll
                 for (int across = Team / 2; across > 0; across /= 2) {
                     const unsigned other = __shfl_xor_sync(0xffffffffu, key, across);

@@ -83,15 +83,21 @@ def _rank(node: fx.Node) -> int:
 def diagonal_product(node: fx.Node) -> fx.Node | None:
     """(diag(a) b)[i][j] = sum_k diag(a)[i][k] b[k][j] = a[i] b[i][j]; (b diag(a))[i][j] = b[i][j] a[j].
 
-    For finite b; the product with zeros that is left out would have made NaN of an infinity in another row.
+    Where another element of that column (row) of b is not finite its product with zero is NaN, and so is the sum.
     """
     if not _is(node, "aten.matmul.default", "aten.mm.default"):
         return None
     left, right = node.args
     for matrix, other, axis in ((left, right, 1), (right, left, 0)):
         diagonal = _is(matrix, "aten.diag.default", "aten.diag_embed.default") and matrix.args[1:] in ((), (0,))
-        if diagonal and _rank(matrix.args[0]) == 1 and _rank(other) == 2 and not matrix.kwargs:
-            return insert(node, aten.mul.Tensor, other, insert(node, aten.unsqueeze.default, matrix.args[0], axis))
+        if not diagonal or _rank(matrix.args[0]) != 1 or _rank(other) != 2 or matrix.kwargs:
+            continue
+        product = insert(node, aten.mul.Tensor, other, insert(node, aten.unsqueeze.default, matrix.args[0], axis))
+        if not other.meta["val"].dtype.is_floating_point:
+            return product
+        lost = insert(node, aten.ne.Scalar, insert(node, aten.mul.Scalar, other, 0), 0)
+        all_lost = insert(node, aten.sum.dim_IntList, lost, [1 - axis], True)
+        return insert(node, aten.where.ScalarSelf, insert(node, aten.gt.Tensor, all_lost, lost), float("nan"), product)
     return None
 
 

@@ -1,6 +1,7 @@
 """Each rewrite of the graph: it applies where it should, to any values and sizes, and not beside it."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -76,6 +77,15 @@ def test_a_rule_that_applies_changes_no_result(name, tmp_path):
 @pytest.mark.parametrize("name", BESIDE)
 def test_no_rule_applies_beside_its_pattern(name):
     assert rewritten(export(BESIDE[name]).graph.graph) == []
+
+
+def test_what_is_not_finite_reaches_what_a_product_with_zero_would_take_it_to(tmp_path):
+    pair = Pair(HOLDS["diagonal_product"], tmp_path)
+    diagonal, rows = pair.inputs(0)
+    for at, value in (((2, 3), math.nan), ((5, 3), math.inf), ((0, 7), -math.inf), ((8, 9), math.nan)):
+        rows[at] = value
+    diagonal[1], diagonal[4] = math.nan, math.inf
+    pair.check(0, [diagonal, rows])
 
 
 def test_weights_are_summed_by_the_constructor(tmp_path):
