@@ -15,9 +15,7 @@ SOURCES = [
     for pattern in ("baseline*.cu", "baseline*.cpp")
     for path in sorted((catalog.FOLDER / name).glob(pattern))
 ]
-PRELUDES = [
-    path for pattern in ("cuda/*.cuh", "cpu/*.h") for path in sorted(Path(compiler.__path__[0]).glob(pattern))
-]
+PRELUDES = [path for pattern in ("cuda/*.cuh", "cpu/*.h") for path in sorted(Path(compiler.__path__[0]).glob(pattern))]
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *PRELUDES], ids=lambda path: f"{path.parent.name}/{path.name}")

@@ -26,7 +26,7 @@ from kernels.spec import Spec
 from nodes.rewrites.specialize.version import Version
 from nodes.rewrites.syntax.insert import include, substituted
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported, levelled
-from nodes.rewrites.syntax.tree import children_of, enclosing, field_of, upward
+from nodes.rewrites.syntax.tree import children_of, declared_name, enclosing, field_of, upward
 
 _TYPES = {"class_specifier", "concept_definition", "enum_specifier", "struct_specifier", "union_specifier"}
 _DEFINES = {"preproc_def", "preproc_function_def"}
@@ -47,6 +47,8 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 """A comment, a string, a number, or a word with what says whose it is."""
+_FUNCTIONS = {"function_definition", "template_declaration"}
+_DECLARING = ("parameter_declaration", "optional_parameter_declaration", "declaration")
 _FIXED = {"const", "constexpr", "__constant__", "__shared__", "extern"}
 
 
@@ -96,10 +98,7 @@ class _File:
         enumerators = [n for one in types if one.type == "enum_specifier" for n in self.source.walk(one, "enumerator")]
         naming = [field_of(one, "name") for one in (item, *types, *enumerators)]
         naming += item.children_by_field_name("declarator")
-        names = [_FIRST_WORD.match(of(node))[1] for node in naming if node is not None]
-        if "operator" in names:
-            raise Unsupported("an operator")
-        return names
+        return [_FIRST_WORD.match(of(node))[1] for node in naming if node is not None]
 
     @cached_property
     def own(self) -> frozenset[str]:
@@ -130,6 +129,15 @@ class _File:
         around = [node for item in items for node in upward(item) if node.type in _CONDITIONS]
         return _words(" ".join([*map(of, items), *(of(node, "condition") or of(node, "name") for node in around)]))
 
+    def means_its_own(self, word: str) -> bool:
+        """Whether every function that names this word declares it, as a parameter or a variable."""
+        of, walk = self.source.of, self.source.walk
+        found = [node for node in walk() if node.type.endswith("identifier") and of(node) == word]
+        if len(found) != sum(token["word"] == word for token in _TOKEN.finditer(self.source.text)):
+            return False  # in a macro or a condition
+        functions = [[n for n in upward(node) if n.type in _FUNCTIONS][-1:] for node in found]
+        return all(word in map(self.source.name, walk(*outer, *_DECLARING)) if outer else False for outer in functions)
+
     def keeps_state(self, item: Node) -> bool:
         """Whether something outlives a call there, which two forms would share, or ends where a macro is undefined."""
         if item.type == "declaration":
@@ -156,6 +164,15 @@ def _named(name: str, suffix: str) -> str:
     if name[:1].isupper() and "_" not in name and not name.isupper():
         return f"{name}{suffix.capitalize()}"
     return f"{name}_{suffix.upper() if name.isupper() else suffix}"
+
+
+def _pointer_type(source: Source, parameter: Node) -> str:
+    """Without its name and `__restrict__`; "" where it is no pointer."""
+    name = declared_name(field_of(parameter, "declarator"))
+    if name is None or not source.has(parameter, "pointer_declarator"):
+        return ""
+    text = source.render(parameter, [(name, "")])
+    return re.sub(r"\s*\*\s*", "*", " ".join(re.sub(r"\b__restrict(__)?\b", "", text).split()))
 
 
 def _words(text: str) -> frozenset[str]:
@@ -189,7 +206,11 @@ class _Joined:
         self.place = self._place()
         self.own = self._differing()
         self.suffix = self._suffix(called)
-        self.names = {name: _named(name, self.suffix) for name in self.own}
+        taken = (first.own - second.own) & _words(second.source.text)
+        renamed = self.own | {
+            word for word in taken if second.means_its_own(word)
+        }  # `to`, or a macro would be put in its place
+        self.names = {name: _named(name, self.suffix) for name in renamed}
 
     def _entry(self, file: _File, dtype: str) -> Node:
         """The definition of the entry point for a data type. Raises Unsupported where no such function can be seen."""
@@ -201,7 +222,7 @@ class _Joined:
 
     def text(self) -> str:
         edits, copy = Edits(self.first.source), self._copy()
-        if taken := (self.first.own - self.second.own) & _words(copy):
+        if taken := (self.first.own - self.second.own - {"operator"}) & _words(copy):
             raise Unsupported(f"{min(taken)} means two things")
         for node in self.second.source.walk(None, "preproc_include"):
             path = self.second.source.of(node, "path")
@@ -210,7 +231,7 @@ class _Joined:
             include(self.first.source, edits, path.strip("<>"))
         edits.insert(self.place, f"{copy}\n")
         for mine, theirs in self.entries:
-            self._enter(edits, mine, self.names[self.second.names_of(theirs)[0]])
+            self._enter(edits, mine, theirs)
         return re.sub(r"\n{3,}", "\n\n", edits.apply())
 
     def _differing(self) -> frozenset[str]:
@@ -223,6 +244,8 @@ class _Joined:
             own |= more
         if not own & self.wanted:
             raise Unsupported("both forms are alike")
+        if "operator" in own:
+            raise Unsupported("operators of which each form has others")
         return frozenset(own | self.wanted)
 
     def _is_shared(self, name: str) -> bool:
@@ -286,14 +309,25 @@ class _Joined:
         listed = f"  // tune: {' '.join(map(str, choices))}" if len(choices) > 1 else ""
         return f"#define {self._bound(self.suffix)} {value}{listed}\n"
 
-    def _enter(self, edits: Edits, entry: Node, called: str) -> None:
+    def _passed(self, entry: Node, theirs: Node, given: list[str]) -> list[str]:
+        """The parameters; what the other form points to by another type is cast to it, `uint8_t*` where this one has bits in a struct."""
+        types = [
+            [_pointer_type(file.source, one) for one in children_of(node, "declarator", "parameters")]
+            for file, node in ((self.first, entry), (self.second, theirs))
+        ]
+        wanted = [_renamed(one, self.names) for one in types[1]]
+        pairs = zip(given, types[0], wanted, strict=True)
+        return [f"reinterpret_cast<{to}>({name})" if to != at and to and at else name for name, at, to in pairs]
+
+    def _enter(self, edits: Edits, entry: Node, theirs: Node) -> None:
         source, version, body = self.first.source, self.version, field_of(entry, "body")
+        called = self.names[self.second.names_of(theirs)[0]]
         indent, unit = f"\n{source.indent(entry)}", source.unit(entry)
         given = [source.name(parameter) for parameter in children_of(entry, "declarator", "parameters")]
         names = dict(zip([a.name for a in self.spec.arguments], given, strict=False))
         if not all(given) or not version.asked <= names.keys():
             raise Unsupported("an entry point with a parameter that has no name, or that lacks a size")
-        call = f"{called}({', '.join(given)})"
+        call = f"{called}({', '.join(self._passed(entry, theirs, given))})"
         calls = [f"return {call};"] if source.of(entry, "type") != "void" else [f"{call};", "return;"]
         condition = version.condition(names, self._bound(self.suffix))
         lines = [f"if ({condition}) {{", calls, "}"] if condition else calls[:1]

@@ -173,11 +173,36 @@ def test_what_would_mean_something_else_is_refused(form: str) -> None:
         joined(text.replace("SIGN", "+"), text.replace("SIGN", "-"), below(64))
 
 
-def test_a_word_that_only_the_first_file_defines_is_refused() -> None:
-    """It is a parameter in the second: `template <int WIDTH>` would read `template <int 4>`."""
-    second = SHARED + "template <int WIDTH>\nstatic int ten() { return 10 * WIDTH; }\n" + entries("y[0] = ten<1>();")
+def test_a_word_that_only_the_first_file_defines_is_anothers_in_the_second(tmp_path: Path) -> None:
+    """A parameter is renamed: `template <int WIDTH>` would read `template <int 4>`. What is somebody else's is refused."""
+    second = SHARED + (
+        "template <int WIDTH>\nstatic int ten(float to) { return 10 * WIDTH * int(to); }\n"
+        + entries("y[0] = ten<-1>(1.0f);")
+    )
+    first = "#define WIDTH 4\n" + FIRST.replace(
+        "static int tens", "static int to(int x) { return x; }\nstatic int tens"
+    )
+    assert called(joined(first, second, below(64)), tmp_path, [1, 99]) == [(-10, -10), (10, 10)]
     with pytest.raises(Unsupported, match="WIDTH"):
-        joined("#define WIDTH 4\n" + FIRST, second, below(64))
+        joined(first, second.replace("ten<-1>(1.0f)", "ten<WIDTH>(1.0f)"), below(64))
+
+
+def test_operators_of_the_first_file_alone_stay_there(tmp_path: Path) -> None:
+    """As the compiler's divisors have them."""
+    divisor = "struct D {\n  int by;\n  operator int() const { return by; }\n};\nstatic int operator/(int x, D d) { return x - d.by; }\n"
+    first = FIRST.replace(
+        "static int tens(int x) { return 10 * x; }", divisor + "static int tens(int x) { return 15 * x / D{5}; }"
+    )
+    assert called(joined(first, SECOND, below(64)), tmp_path, [1, 99]) == [(-10, -10), (10, 10)]
+
+
+def test_what_the_forms_point_to_by_different_types_is_cast(tmp_path: Path) -> None:
+    second = SECOND.replace("some_float32(float* y", "some_float32(uint32_t* __restrict__ y").replace(
+        "run(y);", "y[0] = 0;", 1
+    )
+    new = joined(FIRST, second, below(64))
+    assert "some_float32_small(reinterpret_cast<uint32_t*>(y), count)" in new and "some_float64_small(y, count)" in new
+    assert called(new, tmp_path, [1, 99]) == [(0, -10), (10, 10)]
 
 
 def test_dynamic_shared_memory_is_each_forms_own() -> None:
