@@ -1,0 +1,119 @@
+"""How a candidate's entry calls the engine's function, and the files that this needs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import Any
+
+from graph.bringing.calls import Calls
+from graph.bringing.names import C_NAMES, POINTED_AT, TORCH_NAMES
+from harness.backends import form_of
+from harness.capture.extents import axis_name
+from harness.capture.modules import find_modules
+from harness.capture.signature import find_headers
+
+
+class Binding(Calls):
+    def _build(self, suffix: str) -> dict[str, Any]:
+        self.binding: Any = ""
+        if self.taken is None:
+            return self._python_build()
+        build: dict[str, Any] = {"flags": self.flags} if self.flags else {}
+        if self.source.suffix == ".c" and suffix == ".cpp":
+            build["language"] = "c"
+        headers = find_headers(self.source, self.include, self.sources)
+        for name, path in headers.files.items():
+            place = self.to / "include" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+        folders = [f"include/{name}" if name != "." else "include" for name in headers.folders]
+        for folder in folders:
+            (self.to / folder).mkdir(parents=True, exist_ok=True)
+            if headers.files and not any((self.to / folder).iterdir()):
+                (self.to / folder / "here.h").write_text("")  # a folder without files does not travel
+        if headers.files:
+            build["include"] = tuple(folders)
+        if self.sources:
+            build["sources"] = headers.sources
+        form = form_of(self.text)
+        dtypes = self.find_dtypes()
+        if form == "plain" and self.taken.is_kernel:
+            self.doubts.append(
+                f"{self.taken.name} is a kernel without a host function: how it is launched stands in build.binding as "
+                "<<<1, 256, 0, stream>>>, which is to be replaced by the engine's grid and block"
+            )
+        launch = "<<<1, 256, 0, stream>>>" if self.taken.is_kernel else ""
+        casts = self._casts() if form == "plain" and "language" not in build else {}
+        given: dict[str, str] = {}
+        for seen, parameter in self.order:
+            name = self.name_of(seen, parameter)
+            if parameter is None and form != "plain":
+                continue  # it is returned
+            if self.list_of(seen) and parameter is not None:
+                name = axis_name(parameter.name)
+            given[name] = casts.get(name, "") + self.extent_of.get(name, name)
+        names = ", ".join(given.values())
+        takes_stream = any(one.is_stream for one in self.taken.parameters)
+        by_dtype = "{T}" in self.symbol or (bool(self.taken.template) and "<" not in self.symbol)
+        whole = form == "plain" or bool(self.extent_of) or (by_dtype and form in ("torch", "stable"))
+        call = f"({names}{', stream' if takes_stream and suffix == '.cu' else ''})" if whole else ""
+        c_names = C_NAMES | TORCH_NAMES if form in ("torch", "stable") else C_NAMES
+        bare = self.symbol.rpartition("::")[2]
+        if "{T}" in self.symbol:
+            self.binding = {
+                dtype: self.symbol.replace("{T}", c_names.get(dtype, dtype)) + launch + call for dtype in dtypes
+            }
+        elif "<" in self.symbol or not self.taken.template:
+            numbers = [] if "<" in self.symbol else self.taken.numbers
+            plain = form == "plain" and (self.taken.is_kernel or not self.taken.has_c_linkage)
+            if plain or call or "<" in self.symbol or "::" in self.symbol:
+                around = f"{self.taken.namespace}::" if self.taken.namespace and "::" not in self.symbol else ""
+                self.binding = f"{around if form != 'plain' else ''}{self.symbol}{launch}{call}"
+            elif bare != self.taken.name:
+                self.binding = self.symbol
+            if numbers:
+                self.doubts.append(
+                    f"{self.symbol} has template parameters ({', '.join(numbers)}): name an instance by --symbol '{self.symbol}<...>'"
+                )
+        else:
+            if self.taken.numbers:
+                self.doubts.append(
+                    f"{self.symbol} is a template with {', '.join(self.taken.numbers)} beside its types: name an instance by --symbol '{self.symbol}<...>'"
+                )
+            kinds = len(self.taken.template)
+            self.binding = {
+                dtype: f"{self.symbol}<{', '.join([c_names.get(dtype, dtype)] * kinds)}>{launch}{call}"
+                for dtype in dtypes
+            }
+        if self.binding:
+            build["binding"] = self.binding
+        return build
+
+    def _casts(self) -> dict[str, str]:
+        """Pointers to structs and types of the engine's own: argument -> the cast that its binding needs."""
+        assert self.taken is not None
+        found = {}
+        for seen, parameter in self.order:
+            if parameter is None or not (
+                kind := re.fullmatch(r"((?:const\s+)?([\w:]+)(?:\s+const)?\s*\*)[\s\w]*", parameter.type)
+            ):
+                continue
+            if kind[2].removeprefix("std::") not in POINTED_AT and not any(
+                re.search(rf"\b{one}\b", kind[2]) for one in self.taken.template
+            ):
+                found[self.name_of(seen, parameter)] = f"({kind[1]})"
+        return found
+
+    def _python_build(self) -> dict[str, Any]:
+        modules = find_modules(self.source)
+        if modules.missing:
+            self.doubts.append(
+                f"{self.source.name} imports {', '.join(modules.missing)}, which its checkout and the box do not have"
+            )
+        for name, path in modules.files.items():
+            place = self.to / "include" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+        inner = {"binding": modules.name} if "." in modules.name else {}
+        return {"include": ("include",), **inner} if modules.files else {}

@@ -1,0 +1,120 @@
+"""Calls of a kernel: which argument is which of its parameters, and what their sizes have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from graph.bringing.names import alike, dtype_name, flat, same
+from graph.watched_calls import SeenCall
+from harness.backends import form_of
+from harness.capture.extents import Extents, axis_name
+from harness.capture.signature import CFunction, CParameter
+
+
+@dataclass
+class Calls:
+    """Of one function, all of one form."""
+
+    source: Path
+    text: str
+    symbol: str
+    taken: CFunction | None
+    calls: list[SeenCall]
+    reference: str
+    to: Path
+    include: tuple[Path, ...]
+    flags: tuple[str, ...]
+    sources: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.first = self.calls[0]
+        self.doubts: list[str] = []
+        self.guessed: dict[float, str] = {}
+        """Numbers of the reference that are a parameter, by their value."""
+        named: dict[str, tuple[int, ...]] = {}
+        for name in self.first.sizes:
+            sizes = tuple(call.sizes.get(name, 0) for call in self.calls)
+            if all(sizes) and max(sizes) > 1 and len(name) > 1:
+                named[name] = sizes
+        for name in self.first.numbers:
+            values = tuple(call.numbers[name] for call in self.calls)
+            whole = all(type(one) is int and one > 0 for one in values) and max(values) > 1
+            if whole and (len(set(values)) > 1 or len(self.calls) == 1):
+                named[name] = values
+        self.extents = Extents(named, len(self.calls))
+        self.unseen: list[str] = []
+        """Numbers of the spec that no call has given."""
+        self.extent_of: dict[str, str] = {}
+        """Parameters that are written into the call as an expression of sizes."""
+        self.shapes: dict[str, tuple[str, ...]] = {}
+        """Tensor -> its extents as expressions of the axes."""
+        self.order = self._order()
+
+    def _order(self) -> list[tuple[str, CParameter | None]]:
+        """(what the calls name it, the function's parameter) in the function's order; what it does not take is left out."""
+        inside = {name for held in self.first.lists.values() for name in flat(held)}
+        tensors = [name for name in self.first.tensors if name not in inside]
+        tensors, numbers = [*tensors, *self.first.lists], list(self.first.numbers)
+        if self.taken is None:
+            tensors = list(self.first.tensors)
+            return [(name, None) for name in (*tensors, *numbers)]
+        parameters = [one for one in self.taken.parameters if not one.is_stream]
+        found: dict[int, str] = {}
+        for fits in (same, alike):
+            for at, parameter in enumerate(parameters):
+                absent = [name for name in numbers if self.first.numbers[name] is None and parameter.is_optional]
+                pool = [*tensors, *absent] if parameter.is_tensor else numbers
+                name = next((one for one in pool if one not in found.values() and fits(one, parameter.name)), None)
+                if at not in found and name is not None:
+                    found[at] = name
+        for tensor_like, pool in ((True, tensors), (False, numbers)):
+            rest = [name for name in pool if name not in found.values()]
+            free = [at for at, one in enumerate(parameters) if one.is_tensor == tensor_like and at not in found]
+            written = [at for at in free if not parameters[at].is_read_only]
+            if tensor_like and len(rest) != len(free):
+                outs = [name for name in rest if name in self.first.outputs]
+                for at, name in zip(written, outs, strict=False):
+                    found[at] = name
+                rest = [name for name in rest if name not in outs]
+                free = [at for at in free if at not in found]
+            if len(rest) == len(free):
+                for at, name in zip(free, rest, strict=True):
+                    found[at] = name
+                    if rest and not same(name, parameters[at].name):
+                        self.doubts.append(f"{parameters[at].name} is taken for the test's {name}, by its place")
+        last = max((at for at, one in enumerate(parameters) if at in found or not one.default), default=-1)
+        order: list[tuple[str, CParameter | None]] = [
+            (found.get(at, ""), one) for at, one in enumerate(parameters[: last + 1])
+        ]
+        if self.taken.returns != "void":
+            order += [(name, None) for name in self.first.outputs if name not in found.values() and name not in inside]
+        listed = self.first.lists
+        return [(name, one) for seen, one in order for name in flat(listed.get(seen, [seen]))]
+
+    def list_of(self, seen: str) -> str:
+        """The list of tensors that the calls give it in, "" where it stands by itself."""
+        return next((name for name, held in self.first.lists.items() if seen in flat(held)), "")
+
+    def name_of(self, seen: str, parameter: CParameter | None) -> str:
+        if (listed := self.list_of(seen)) and parameter is not None:
+            return axis_name(f"{parameter.name}{seen.removeprefix(listed)}")
+        return axis_name(parameter.name if parameter is not None and parameter.name else seen)
+
+    def is_bound(self) -> bool:
+        """Whether the entry is a call of the function, written into build.binding: of plain pointers, and no entry as it stands."""
+        taken = self.taken
+        if taken is None or form_of(self.text) != "plain":
+            return False
+        return taken.is_kernel or not taken.has_c_linkage or bool(taken.template) or "::" in self.symbol
+
+    def find_dtypes(self) -> tuple[str, ...]:
+        """The workloads' dtypes: of the first floating tensor whose dtype changes, or else of the first."""
+        floats = [name for name in self.first.tensors if self.first.tensors[name].is_floating_point()]
+        series = {
+            name: [dtype_name(call.tensors[name]) for call in self.calls] for name in floats or self.first.tensors
+        }
+        self.leader = next((name for name, kinds in series.items() if len(set(kinds)) > 1), next(iter(series)))
+        self.series = series[self.leader]
+        self.dtypes = tuple(dict.fromkeys(self.series))
+        return self.dtypes

@@ -1,0 +1,108 @@
+"""A kernel's folder from an engine's own test, or from a function and example arguments: `run.py bring`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from graph.bringing.binding import Binding
+from graph.bringing.names import bare_name
+from graph.bringing.reference import Reference
+from graph.watched_calls import watch_function, watch_test
+from harness.backends import is_python, python_module
+from harness.capture.extents import axis_name
+from harness.capture.signature import read_function
+from harness.capture.source import CaptureError
+from kernels.catalog import KernelError
+
+EACH = 8
+"""Workloads that are timed, that are checked only, that are held out."""
+
+
+def bring(
+    target: str, source: Path, symbol: str, to: Path, *, arguments: str = "", function: str = "", include: tuple[Path, ...] = (),
+    flags: tuple[str, ...] = (), sources: tuple[Path, ...] = (),
+) -> Iterator[str]:  # fmt: skip
+    """Write the folder; sentences on what was not found out. Raises KernelError where nothing can be written."""
+    if to.exists() and any(to.iterdir()):
+        raise KernelError(f"{to} is not empty; name another folder")
+    text = source.read_text(encoding="utf-8", errors="replace")
+    if is_python(text) and python_module.uses_cute_dsl(text):
+        raise KernelError(f"{source}: {python_module.CUTE_DSL}")
+    try:
+        taken = None if is_python(text) else read_function(text, symbol)
+        if "::test" in target or re.search(r"\.py::", target):
+            calls, reference, more = watch_test(target, function or bare_name(symbol))
+        else:
+            calls, reference, more = watch_function(target, arguments)
+    except CaptureError as error:
+        raise KernelError(f"{source if 'function' in str(error) else target}: {error}") from None
+    yield from more
+    common = Counter(map(repr, (call.form() for call in calls))).most_common(1)[0][0]
+    kept = [call for call in calls if repr(call.form()) == common]
+    if len(kept) < len(calls):
+        yield f"{len(calls) - len(kept)} of {len(calls)} calls are left out: their arguments, or the steps of what is expected, differ from the others'"
+    binds_itself = re.search(r"TVM_FFI_DLL_EXPORT|PYBIND11_MODULE|TORCH_LIBRARY", text)
+    if taken is not None and taken.namespace and not binds_itself and not taken.has_c_linkage:
+        outer = taken.namespace.split("::")
+        if symbol.split("::")[0] not in outer:
+            symbol = f"{taken.namespace}::{symbol}"
+    yield from Folder(source, text, symbol, taken, kept, reference, to, include, flags, sources).write()
+
+
+class Folder(Binding, Reference):
+    """What becomes of calls of a kernel: its folder."""
+
+    def write(self) -> Iterator[str]:
+        """All of the folder. Sentences on what was not found out."""
+        self.to.mkdir(parents=True, exist_ok=True)
+        on_cpu = self.source.suffix in (".cpp", ".cc", ".c") and not any(one.suffix == ".cu" for one in self.sources)
+        suffix = ".py" if self.taken is None else ".cpp" if on_cpu else ".cu"
+        shutil.copyfile(self.source, self.to / f"baseline{suffix}")
+        arguments, names = self._arguments()
+        build = self._build(suffix)
+        self._reference(names)
+        axes = self.extents.axes or {"one": (1,) * len(self.calls)}
+        name = axis_name(bare_name(self.symbol))
+        entry = bare_name(self.symbol) if self.taken is None else name if self.binding else self.taken.name
+        lines = [
+            "from kernels.spec import Scalar, Size, Spec, Tensor, Workload", "", "SPEC = Spec(", f"    name={name!r},",
+            f"    summary={f'{self.symbol} of {self.source.name}'!r},", *([f"    entry={entry!r},"] if entry != name else []),
+            f"    axes={tuple(axes)!r},", f"    dtypes={self.dtypes!r},", "    arguments=(",
+            *(f"        {one}," for one in arguments), "    ),", *([f"    build={build!r},"] if build else []), "    workloads=(",
+            *(f"        {one}," for one in self._workloads(axes, suffix)), "    ),", ")", "",
+        ]  # fmt: skip
+        (self.to / "spec.py").write_text("\n".join(lines))
+        yield from dict.fromkeys(self.doubts)
+
+    def _workloads(self, axes: dict[str, tuple[int, ...]], suffix: str) -> list[str]:
+        found: dict[str, int] = {}
+        anywhere = suffix == ".py" and "triton" not in self.text
+        device = "" if anywhere else f", devices=({'cpu' if suffix == '.cpp' else 'cuda'!r},)"
+        rows = []
+        for at, call in enumerate(self.calls):
+            sizes = {name: values[at] for name, values in axes.items()}
+            key = f"axes={sizes!r}, dtype={self.series[at]!r}"
+            elements = sum(tensor.numel() for tensor in call.tensors.values())
+            if key not in found:
+                found[key] = elements
+                rows.append((elements, key))
+        rows.sort(key=lambda one: one[0])
+        if len(rows) > 3 * EACH:
+            rows = [rows[at * len(rows) // (3 * EACH)] for at in range(3 * EACH)]
+        lines = []
+        for at, (_elements, key) in enumerate(rows):
+            last = at == len(rows) - 1
+            held_out = at % 3 == 1 and len(rows) > 2 and not last
+            timed = held_out or at % 3 == 2 or len(rows) < 3 or at == 0 or last
+            lines.append(
+                f"Workload({key}{device}{', held_out=True' if held_out else '' if timed else ', timed=False'})"
+            )
+        if max(row[0] for row in rows) < 1 << 22:
+            self.doubts.append(
+                "the largest call is small (under 4 million elements): add the sizes that you really run to workloads"
+            )
+        return lines
