@@ -1,7 +1,7 @@
 """Places where jobs run, one a file; the file's name is what `--engine` takes.
 
     process        this machine, in this process and those that it starts
-    dask           a cluster: one of its own on this machine, or `dask:ADDRESS`, a scheduler that runs already
+    dask           a cluster: one of its own on this machine, or `dask:ADDRESS`, a scheduler that runs already; `_connection.py` is to it
 
 Each file has `open_engine(choice, wanted, say, every) -> Engine`. An engine makes Evaluators; whichever made it, an Evaluator has the same
 methods, verdicts, keys in the store and exceptions (tests/harness/test_engines.py holds them to it).

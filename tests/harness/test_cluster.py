@@ -120,7 +120,7 @@ def joining(*seen: Status, devices: int = 2) -> Cluster:
 
 
 def test_a_gpu_that_never_joins_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("harness.engines.dask.JOIN_S", 0.0)
+    monkeypatch.setattr("harness.engines._connection.JOIN_S", 0.0)
     made = joining(status("device", "ready"), status("builder", "ready"))
     assert len(made._first("auto")) == 1 and "not all devices" in made.said_of_it[0] and "Xid 79" in made.said_of_it[0]
     with pytest.raises(EngineError, match="no device .* is ready .*Xid 79"):
@@ -134,7 +134,7 @@ def test_a_closed_cluster_is_not_opened_again_by_a_question_on_its_way():
     made.local.start_scheduler = lambda: pytest.fail("a scheduler that nobody would end")
     made.closed.set()
     with pytest.raises(EngineError, match="was closed"):
-        made._again(None)
+        made.connect_again(None)
     assert not made.said_of_it
 
 
