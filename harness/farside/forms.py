@@ -46,7 +46,7 @@ class OutputCopier:
         import torch
 
         base = torch._C.TensorBase
-        self.tensor, self.strided = torch.Tensor, torch.strided
+        self.tensor, self.parameter, self.strided = torch.Tensor, torch.nn.Parameter, torch.strided
         self.shape, self.dtype, self.device, self.layout = (
             vars(base)[name].__get__ for name in ("shape", "dtype", "device", "layout")
         )
@@ -128,8 +128,8 @@ class OutputCopier:
         return like, shares
 
     def _require_tensor(self, value: Any, name: str, buffer: torch.Tensor) -> None:
-        if type(value) is not self.tensor:
-            kind = type(value)
+        kind = type(value)
+        if kind is not self.tensor and kind is not self.parameter:  # a module may return a weight of its own
             if isinstance(value, self.tensor) or hasattr(kind, "__torch_function__"):
                 raise CandidateRefused(
                     "CHEATED", f"{name} is a {kind.__name__}, which may compute when it is looked at"

@@ -2,7 +2,7 @@
 
 As there, Model and ModelNew are made under seed 42; a trial seeds, draws inputs on the CPU, casts and moves them, and calls;
 times are of 100 calls with events, after three warm-up calls, the first dropped, 256 MB written before each, gradients on.
-Unlike there the inputs of a timed call are none that were there before, and which one's answer is compared is drawn. Model is never called in a candidate's process, nor is it made there: its answers are compared in the parent, and
+Unlike there the inputs of a timed call are none that were there before, and its answer is compared, too, where only the parent knows. Model is never called in a candidate's process, nor is it made there: its answers are compared in the parent, and
 what of it ModelNew's call depends on there, the state of torch's generator behind Model's, is handed over. On a CPU, which
 KernelBench has not, the host's clock is read in place of events.
 """
@@ -22,18 +22,21 @@ SEED = 42
 FLUSHED = (32, 1024, 1024)
 """int64: 256 MB."""
 TIMES = -(1 << 40)
-"""A seed of so much or less stands where the timed calls are to be made, and says which of them are looked at and what they take."""
+"""A seed of so much or less stands where timed calls begin, and draws what they take; behind it come as often NEXT, where the next one's
+inputs are to be made, and CALL, where it is to be made."""
+NEXT, CALL = TIMES + 1, TIMES + 2
 DRAWN_BYTES = 256 << 20
-"""What get_inputs() draws for timed calls anew, at most; from there on what was drawn is scaled, but for the call that is looked at. By
-bytes, not seconds: Model's process and the candidate's must have the same."""
-SCALED = 0.875
+"""What get_inputs() draws for timed calls anew, at most; from there on what was drawn is scaled, each element by itself. By bytes, not
+seconds: Model's process and the candidate's must have the same."""
+SCALED, PATTERN = 0.875, (1 << 20) - 3
+"""The least factor, and how many there are at most: their number divides no row's length."""
 NUDGED = -2
 """Less a trial's seed: its inputs are the next numbers of their type, up or down by chance."""
 
 
 class ProtocolAdapter:
     """Inputs are the trial's seed and, for ModelNew, torch's generators behind Model's call; outputs the answer, Model's generators,
-    some elements of each timed call's answer, and its milliseconds."""
+    and a timed call's milliseconds."""
 
     def __init__(
         self,
@@ -55,6 +58,9 @@ class ProtocolAdapter:
         self.seed(SEED)
         self.model = made(*initial).to(device=device, dtype=self.precision)
         self.is_new = candidate is not None
+        self.given: list[Any] = []
+        self.patterns: list[Any] = []
+        """The factors that `given` has now, of each tensor that has some."""
 
     def seed(self, number: int) -> None:
         self.torch.manual_seed(number)
@@ -104,10 +110,13 @@ class ProtocolAdapter:
 
     def launch(self, values: list[Any]) -> None:
         seed = int(values[0])
-        elapsed = values[self.outputs[-1][1]]
-        if seed <= TIMES:
-            taken = self.time_trials(elapsed.numel(), -seed, values)
-            elapsed.copy_(self.torch.tensor(taken, dtype=elapsed.dtype))
+        if seed <= CALL:
+            if seed <= TIMES:
+                self.begin_trials(-seed)
+            elif seed == NEXT:
+                self.renew_inputs()
+            else:
+                self.time_trial(values)
             return
         apart, seed = seed < 0, NUDGED - seed if seed < 0 else seed
         given = self.draw(seed)
@@ -138,51 +147,45 @@ class ProtocolAdapter:
                 "CHEATED", f"its answer is a {type(answer).__name__}, which may compute when it is looked at"
             )
 
-    def time_trials(self, trials: int, secret: int, values: list[Any]) -> list[float]:
-        """Milliseconds of each call of ModelNew, or of Model with the five warm-up calls that its baselines get; the answer of one that
-        `secret` draws is handed over, and of each some elements."""
-        torch, model, chance = self.torch, self.model, random.Random(secret)
-        samples = values[self.outputs[2][1]]
-        looked = chance.randint(1, trials)
-        given, scale, found = self.draw(SEED), 1.0, list[float]()
-        weighs = sum(one.nbytes for one in given if isinstance(one, torch.Tensor))
-        places = None
-        with torch.enable_grad() if self.is_new else nullcontext():
+    def begin_trials(self, secret: int) -> None:
+        """Model's warm-up calls, before the calls that are timed; `secret` draws what these take."""
+        self.chance, self.trial, self.patterns = random.Random(secret), 0, []
+        self.given = self.draw(SEED)
+        with self.gradients():
             # Model's baselines get five; of one with state as many as the candidate's, or their answers are not comparable
             for _ in range(3 if self.is_new or self.problem["state"] else 5):
-                model(*given)
+                self.model(*self.given)
                 self.wait()
-            if self.device == "cuda":
-                torch.cuda.empty_cache()
-            for trial in range(trials + 1):
-                seed, scaled = chance.getrandbits(31), SCALED + (1 - SCALED) * chance.random()
-                anew = trial == looked or trial * weighs < DRAWN_BYTES
-                given = self.renew(given, self.draw(seed) if anew else None, scaled / scale)
-                scale = 1.0 if anew else scaled
-                if self.problem["random"]:
-                    self.seed(seed)
-                self.wait()
-                answer = None  # before the next one is made, as there
-                taken, answer = self.on_gpu(model, given) if self.device == "cuda" else self.on_cpu(model, given)
-                if trial == looked:
-                    self.hand_over(answer, values)
-                if not trial:
-                    continue
-                found.append(taken)
-                if isinstance(answer, torch.Tensor):
-                    self.require_plain(answer)
-                    if places is None:
-                        drawn = torch.Generator().manual_seed(secret)
-                        places = torch.randint(max(1, answer.numel()), samples.shape[1:], generator=drawn).to(
-                            answer.device
-                        )
-                    samples[trial - 1] = answer.detach().take(places).to(samples)
-        return found
+        if self.device == "cuda":
+            self.torch.cuda.empty_cache()
 
-    def renew(self, given: list[Any], drawn: list[Any] | None, ratio: float) -> list[Any]:
-        """The arguments with what was drawn in their memory, or their floats scaled: who keeps answers by the tensor, its address or its
-        values has none of these. As tensors that nobody has seen."""
+    def renew_inputs(self) -> None:
+        """What the next timed call takes."""
+        seed, pattern = self.chance.getrandbits(31), self.chance.getrandbits(63)
+        weighs = sum(one.nbytes for one in self.given if isinstance(one, self.torch.Tensor))
+        anew = self.trial * weighs < DRAWN_BYTES
+        self.given = self.renew(self.given, self.draw(seed) if anew else None, pattern)
+        self.trial += 1
+        if self.problem["random"]:
+            self.seed(seed)
+        self.wait()
+
+    def time_trial(self, values: list[Any]) -> None:
+        """One call by the clock, its answer handed over. Which ones are looked at, and where, this process is not told."""
+        with self.gradients():
+            timed = self.on_gpu if self.device == "cuda" else self.on_cpu
+            taken, answer = timed(self.model, self.given)
+        values[self.outputs[2][1]].fill_(taken)
+        self.hand_over(answer, values)
+
+    def gradients(self) -> Any:
+        return self.torch.enable_grad() if self.is_new else nullcontext()
+
+    def renew(self, given: list[Any], drawn: list[Any] | None, pattern: int) -> list[Any]:
+        """The arguments with what was drawn in their memory, or their floats each times a factor of its own: who keeps answers by the tensor,
+        its address or its values, or finds that one is a multiple of another, has none of these. As tensors that nobody has seen."""
         torch, found = self.torch, list(given)
+        before, self.patterns = self.patterns, []
         with torch.no_grad():
             for at, old in enumerate(given):
                 if not isinstance(old, torch.Tensor):
@@ -191,8 +194,24 @@ class ProtocolAdapter:
                 if drawn is not None:
                     found[at] = drawn[at] if shared else old.copy_(drawn[at]).detach()
                 elif not shared and old.is_floating_point():
-                    found[at] = old.mul_(ratio).detach()
+                    factors = self.draw_factors(old, pattern + at)
+                    self.patterns.append(factors)
+                    last = before.pop(0) if before else None
+                    found[at] = self.scale(old, factors if last is None else factors / last).detach()
         return found
+
+    def draw_factors(self, like: Any, seed: int) -> Any:
+        """Numbers from SCALED to 1, as many as the tensor has or PATTERN."""
+        chance = self.torch.Generator(like.device).manual_seed(seed)
+        drawn = self.torch.rand(min(like.numel(), PATTERN), generator=chance, device=like.device)
+        return SCALED + (1 - SCALED) * drawn
+
+    def scale(self, value: Any, factors: Any) -> Any:
+        flat, count = value.reshape(-1), len(factors)
+        whole = flat.numel() // max(1, count) * count
+        flat[:whole].view(-1, max(1, count)).mul_(factors)
+        flat[whole:].mul_(factors[: flat.numel() - whole])
+        return value if value.is_contiguous() else value.copy_(flat.view(value.shape))
 
     def on_gpu(self, model: Any, given: list[Any]) -> tuple[float, Any]:
         start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -59,6 +59,10 @@ def shape_scalar(buffer: torch.Tensor, scalar: bool) -> torch.Tensor:
     return buffer.view(()) if scalar else buffer
 
 
+KEPT_MODULES = 2
+"""Modules beside the first that a process keeps: a campaign asks its reference for thousands."""
+
+
 class ModelAdapter:
     """Calls a module with tensors over the parent's memory and copies what it returns into the outputs.
 
@@ -73,14 +77,17 @@ class ModelAdapter:
         problem: dict[str, Any],
         model: Any,
         device: str,
-        another: Callable[[int], ModelAdapter] | None = None,
+        another: Callable[[int, str], ModelAdapter] | None = None,
         weights: Callable[[int], dict[str, Any]] = lambda _seed: {},
     ) -> None:
-        """`another`: makes the form of a module of the same class under that seed; `weights`: Model's state_dict() under it."""
+        """`another`: makes the form of a module of the same class under that seed, with such of its weights moved (`move_weights`);
+        `weights`: Model's state_dict() under it."""
         import torch
 
         self.weights = weights
-        self.another = functools.cache(another) if another is not None else None
+        self.another = functools.lru_cache(KEPT_MODULES)(another) if another is not None else None
+        self.lacks_moved = False
+        """Whether it has no weights of the kind that should have been moved."""
         self.copier, self.outputs, self.problem, self.device = forms.OutputCopier(), signature.outputs, problem, device
         self.refused = lambda said: forms.CandidateRefused("WRONG_SHAPE", said)
         self.inputs = signature.at(lambda kind, role: kind == "tensor" and role == "input")
@@ -333,7 +340,7 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
     ours = problem["role"] == "reference" or problem["eager"]
     module = namespace if ours else forms.load_module(Path(message["path"]), device)
 
-    def made(seed: int, another: Callable[[int], ModelAdapter] | None = None) -> ModelAdapter:
+    def made(seed: int, moved: str = "", another: Callable[[int, str], ModelAdapter] | None = None) -> ModelAdapter:
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float32)  # as the first one was made
         try:
@@ -341,9 +348,12 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
                 model = construct(module, "Model" if ours else "ModelNew", initial, seed)
         finally:
             torch.set_default_dtype(before)
+        put = not moved or put_weights(model, move_weights(weights(seed), moved, seed))
         if problem["eager"] and problem["compile"]:
             model = compile_model(model, problem["compile"])
-        return ModelAdapter(forms, signature, problem, model, device, another, weights)
+        adapter = ModelAdapter(forms, signature, problem, model, device, another, weights)
+        adapter.lacks_moved = not put
+        return adapter
 
     def weights(seed: int) -> dict[str, Any]:
         before = torch.get_default_dtype()
@@ -354,7 +364,41 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
         finally:
             torch.set_default_dtype(before)
 
-    return made(problem["seed"], made)
+    return made(problem["seed"], another=made)
+
+
+CONSTANT, VARIED = "constant", "varied"
+"""Weights that begin as one value all over, as a bias of zeros and a norm's weight of ones, and all others."""
+
+
+def move_weights(weights: dict[str, Any], which: str, seed: int) -> dict[str, Any]:
+    """The floats among Model's weights that are `which`, each a bit larger, as no constructor leaves them."""
+    import torch
+
+    chance, found = torch.Generator().manual_seed(seed), {}
+    for name, value in weights.items():
+        if not value.is_floating_point() or not value.numel():
+            continue
+        lowest, highest = value.min(), value.max()
+        if (CONSTANT if lowest == highest else VARIED) == which and bool(value.isfinite().all()):
+            drawn = torch.rand(value.shape, generator=chance, dtype=torch.float32).to(
+                value
+            )  # in every process the same
+            found[name] = value + drawn * (0.5 if which == CONSTANT else 0.5 * (highest - lowest))
+    return found
+
+
+def put_weights(model: Any, weights: dict[str, Any]) -> bool:
+    """Whether there is something to put and the module has all of it, by name and shape."""
+    import torch
+
+    own = model.state_dict()
+    if not weights or any(name not in own or own[name].shape != value.shape for name, value in weights.items()):
+        return False
+    with torch.no_grad():
+        for name, value in weights.items():
+            own[name].copy_(value)
+    return True
 
 
 def compile_model(model: Any, mode: str) -> Any:

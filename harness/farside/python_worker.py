@@ -267,7 +267,11 @@ class PythonRequestLoop(native.RequestLoop):
             form.read_state(form.prepare(self.values(message["calls"][0], message["shapes"])))
             self.settle("the state of a module")
             return {}
-        form = self.form.another(message["instance"]) if message.get("instance") else self.form
+        form = self.form
+        if message.get("instance"):
+            form = form.another(message["instance"], message.get("moved", ""))
+            if form.lacks_moved:
+                return {"lacks_moved": True}
         prepare = form.prepare_strided if message.get("strided") else form.prepare
         calls = [prepare(self.values(c, message["shapes"])) for c in message["calls"]]
 

@@ -157,13 +157,14 @@ def withhold_doubtful(session: EvaluationSession, request: ComparisonRequest, ve
     ahead = {name: one for name, one in suites.items() if one is not None and one.comparison is Comparison.FASTER}
     if request.itself or not (faster or ahead):
         return verdict
-    why = _doubts(session, request)
+    why = verification.UNFOLLOWED if verification.UNFOLLOWED in verdict.warnings else _doubts(session, request)
     if not why:
         return verdict
     unclear = {"comparison": Comparison.UNCLEAR}
     timings = tuple(t.model_copy(update=unclear) if t in faster else t for t in verdict.timings)
     update: dict[str, Any] = {name: one.model_copy(update=unclear | {"withheld": why}) for name, one in ahead.items()}
-    return verdict.model_copy(update=update | {"timings": timings, "warnings": (*verdict.warnings, why)})
+    warnings = tuple(dict.fromkeys((*verdict.warnings, why)))
+    return verdict.model_copy(update=update | {"timings": timings, "warnings": warnings})
 
 
 ONLY_HOT = "it gains only where its inputs are in the cache"

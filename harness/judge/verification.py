@@ -24,6 +24,7 @@ from harness.checks.correctness import failure, judge_several
 from harness.checks.crossings import crossings
 from harness.checks.drawing import distributions, draw_inputs
 from harness.checks.tolerance import compute_expected
+from harness.farside.problem import CONSTANT, VARIED
 from harness.judge.rows import MANY, PACED, calls_in_a_row
 from harness.judge.session import SMALL_BYTES, SPECIAL_BYTES, EvaluationSession, MissingTool, map_buffers
 from harness.problems.degenerate import holes
@@ -51,6 +52,7 @@ OF_AN_OLD_PROCESS = 2
 
 
 LOADED_LATER = "weights that are loaded into it (load_state_dict) after it was made change nothing, or not all: it keeps what it made of the first"
+UNFOLLOWED = "weights that begin as a constant (a bias of zeros, a norm's weight of ones) change nothing, or not all, whatever they are: it leaves them out"
 CONTIGUOUS = "inputs that are not contiguous in memory, such as a transposed tensor, give a wrong answer or end the process: it takes them for contiguous"
 GPU_SHIFT = 16
 """Bytes that a tensor is moved behind an alignment on a GPU, where vector loads of so many are taken for granted. On
@@ -365,7 +367,27 @@ def check_second_module(
         )
     with problem.another_instance(seed):  # which is asked again before anything is called wrong
         follows = bench.check_outputs(0, right, "").passed
-    return made, () if follows else (LOADED_LATER,)
+    said = () if follows else (LOADED_LATER,)
+    if not _follows(session, problem, worker, case, CONSTANT) and _follows(session, problem, worker, case, VARIED):
+        said = (*said, UNFOLLOWED)
+    return made, said
+
+
+def _follows(session: EvaluationSession, problem: Problem, worker: Worker, case: Case, which: str) -> bool:
+    """Whether a new module is right with such weights moved before its first call; where Model has none, too, or does not take them.
+
+    Who makes something of its weights when it is made follows neither kind: of that LOADED_LATER is said.
+    """
+    seed = 1 + secrets.randbits(30)
+    bench = map_buffers(session, worker, case.workload, 1)
+    bench.write(0, case.inputs)
+    with problem.another_instance(seed, which):
+        try:
+            right = compute_expected(problem, case.workload, case.inputs, case.name)
+        except (KernelError, WorkerFailure):
+            return True
+        answer = worker.request(bench.message(instance=seed, moved=which), timeout_s=session.call_s)
+        return bool(answer.get("lacks_moved")) or bench.check_outputs(0, right, "").passed
 
 
 def takes_strides(session: EvaluationSession, build: Build, workload: Workload) -> bool:

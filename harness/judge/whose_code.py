@@ -34,9 +34,11 @@ SLOWER, TRIES = 1.2, 2
 processes: others may have come to use the machine."""
 STOPPED_S = 5e-3
 NEITHER = re.compile(
-    r"^\[|/python[0-9.]*$|libpython|/ld-|/lib(c|m|dl|rt|pthread|gcc_s|util|mvec)[-.]|libtorch_python|libc10|libshm|libtorch\.so|/torch/_C|libgomp|libiomp|libomp|lib-dynload|libstdc\+\+|_ctypes"
+    r"^\[v|/python[0-9.]*$|libpython|/ld-|/lib(c|m|dl|rt|pthread|gcc_s|util|mvec)[-.]|libtorch_python|libc10|libshm|libtorch\.so|/torch/_C|libgomp|libiomp|libomp|lib-dynload|libstdc\+\+|_ctypes"
 )
 """Names of the interpreter, the system's own libraries, bindings and thread pools, which stand between it and the code that works."""
+WRITTEN = re.compile(r"^/memfd:| \(deleted\)$")
+"""Names of files that a candidate may have made: what is in them it has called as it liked."""
 TORCH = re.compile(r"libtorch_cpu|libtorch_cuda|libmkl|dnnl")
 """Names of the libraries that torch's own operators run."""
 MOST_LIBRARY = 0.25
@@ -159,14 +161,15 @@ def _sorted(
             ranges.append((low, high, fields[5] if len(fields) > 5 else ""))
     counts, names = {"own": 0, "library": 0, "neither": 0, "beside_torch": 0}, set()
     for place in places:
-        path = next((path for low, high, path in ranges if low <= place < high), None)
-        if path is None or path == "" or path in own:
+        path = next((path for low, high, path in ranges if low <= place < high), "")
+        written = bool(path) and (path.startswith(scratch) or bool(WRITTEN.search(path)))
+        if not path or (path[0] == "[" and not NEITHER.search(path)) or path in own:
             kind = "own"  # memory that is no file's, too: what it compiled or wrote there
-        elif NEITHER.search(path):
+        elif NEITHER.search(path) and not written:
             kind = "neither"
         else:  # whatever it is called: of files that it wrote itself nobody knows what they were copied from
             kind = "library"
-            counts["beside_torch"] += not TORCH.search(path) or path.startswith(scratch)
+            counts["beside_torch"] += written or not TORCH.search(path)
             names.add(path.rpartition("/")[2].split(".so")[0][:40])
         counts[kind] += 1
     return CodeShares(**counts, names=tuple(sorted(names)), call_us=call_us)

@@ -155,14 +155,17 @@ class Problem(Kernel):
             self.box.rounding = None
 
     @contextmanager
-    def another_instance(self, seed: int) -> Iterator[None]:
-        """Meanwhile what is right is what a module under that seed, beside the first one in its process, makes."""
+    def another_instance(self, seed: int, moved: str = "") -> Iterator[None]:
+        """Meanwhile what is right is what a module under that seed, beside the first one in its process, makes.
+
+        `moved`: which of its weights are others than its constructor's (farside/problem.py, move_weights).
+        """
         assert self.box is not None
-        self.box.instance = seed
+        self.box.instance, self.box.moved = seed, moved
         try:
             yield
         finally:
-            self.box.instance = 0
+            self.box.instance, self.box.moved = 0, ""
 
     @property
     def reference_on(self) -> Device:
@@ -328,8 +331,8 @@ class Box:
         self.workers: dict[str, ProblemWorker] = {}
         self.rounding: dict[str, Any] | None = None
         """Arguments by which references in fp64 round (rounding.Rounding); None for no other rounding."""
-        self.instance = 0
-        """The seed of the module that is asked, 0 for the first one."""
+        self.instance, self.moved = 0, ""
+        """The seed of the module that is asked, 0 for the first one, and which of its weights are moved."""
         self.arenas: dict[str, ArgumentBuffers] = {}
         self.drawn_at: Workload | None = None
         self.drawn: list[dict[int, torch.Tensor]] = []
@@ -395,8 +398,9 @@ class Box:
             layout.view(buffers, tensor)[0].copy_(given[tensor.name])
         more: dict[str, Any] = {"rounding": self.rounding} if asked.get("exact") and self.rounding else {}
         if asked["role"] == "reference" and self.instance:
-            more["instance"] = self.instance
-        worker.request(layout.message(buffers, **more))
+            more |= {"instance": self.instance, "moved": self.moved}
+        if worker.request(layout.message(buffers, **more)).get("lacks_moved"):
+            raise KernelError(f"{problem.spec.name}: Model has no such weights")
         return {tensor.name: layout.view(buffers, tensor)[0].clone() for tensor in spec.outputs}
 
     def reference(

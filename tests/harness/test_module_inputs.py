@@ -272,6 +272,11 @@ def test_when_a_gain_may_be_a_librarys(seen: CodeShares, libraries: bool, doubte
         ("/usr/lib/x86_64-linux-gnu/libc.so.6", "neither", 0),
         ("/usr/bin/python3.12", "neither", 0),
         ("[vdso]", "neither", 0),
+        ("/tmp/scratch/libgomp.so.1", "library", 1),
+        ("/tmp/scratch/libc10.so", "library", 1),
+        ("/memfd:libtorch_python (deleted)", "library", 1),
+        ("/usr/lib/x86_64-linux-gnu/libgomp.so.1 (deleted)", "library", 1),
+        ("[heap]", "own", 0),
     ],
 )
 def test_whose_a_mapped_file_is(path: str, kind: str, beside: int):

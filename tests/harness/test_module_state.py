@@ -14,7 +14,7 @@ from harness.evaluate import Evaluator
 from harness.farside import module_state
 from harness.farside.describe import Trial
 from harness.farside.nest import UnfitProblem
-from harness.judge import rows
+from harness.judge import rows, verification
 from harness.problems.pytorch import Problem, open_problem
 from harness.records import Outcome, Verdict
 from harness.store import Store
@@ -403,3 +403,45 @@ def test_who_takes_every_input_for_contiguous_is_warned_of(forward: str, warned:
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
     assert verdict.passed, verdict.reason
     assert any("not contiguous" in one for one in verdict.warnings) is warned, verdict.warnings
+
+
+NORMED = HEAD + (
+    "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.norm = nn.LayerNorm(8)\n"
+    "        self.linear = nn.Linear(8, 8)\n\n    def forward(self, x):\n        return self.norm(self.linear(x))\n"
+)
+BARE = "nn.functional.layer_norm(self.linear(x), (8,))"
+
+
+@pytest.mark.parametrize(
+    ("forward", "left_out"),
+    [
+        ("self.norm(self.linear(x))", False),
+        (BARE, True),
+        (f"{BARE} * self.norm.weight + self.norm.bias", False),
+        (f"{BARE} * self.norm.weight", True),
+        # packed at the first call: what was there before it is what counts
+        (f"{BARE} * self.__dict__.setdefault('w', self.norm.weight.clone()) + self.norm.bias", False),
+    ],
+)
+def test_who_leaves_out_weights_that_begin_as_a_constant_is_warned_of_and_never_faster(
+    forward: str, left_out: bool, tmp_path: Path
+):
+    """A norm's weight of ones and a bias of zeros: right as the module is made, and wrong for whoever has trained it."""
+    path = tmp_path / "1_Norm.py"
+    path.write_text(NORMED + INPUTS)
+    text = NORMED.replace("class Model(", "class ModelNew(").replace("self.norm(self.linear(x))", forward)
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as evaluator:
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
+    assert verdict.passed, verdict.reason
+    assert (verification.UNFOLLOWED in verdict.warnings) is left_out, verdict.warnings
+
+
+def test_a_module_may_return_a_weight_of_its_own(tmp_path: Path):
+    """Model's own text was CHEATED: its weight is a Parameter, "which may compute when it is looked at"."""
+    path = tmp_path / "1_Scale.py"
+    text = LINEAR.replace("return x @ self.weight.t()", "return x @ self.weight.t(), self.weight")
+    path.write_text(text + INPUTS)
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as evaluator:
+        build = evaluator.build(evaluator.store.put(text.replace("class Model(", "class ModelNew(")))
+        verdict = evaluator.verify(build)
+    assert verdict.passed, verdict.reason

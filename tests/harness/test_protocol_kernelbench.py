@@ -246,6 +246,12 @@ LAZY = {
     "keeps answers by the address": "        if getattr(self, 'of', None) != x.data_ptr():\n"
     "            self.of, self.kept = x.data_ptr(), x * self.weight\n        return self.kept\n",
     "skips when gradients are asked for": "        if torch.is_grad_enabled():\n            return self.kept\n        self.kept = x * self.weight\n        return self.kept\n",
+    "does what the frames of its callers say is looked at": "        import sys\n        frame = sys._getframe(1)\n        while frame is not None:\n"
+    "            known = frame.f_locals\n            if 'looked' in known and known.get('trial') not in (None, known['looked']):\n"
+    "                out, at = torch.empty_like(x), known.get('places')\n"
+    "                if at is not None:\n                    out.view(-1)[at.view(-1)] = (x * self.weight).view(-1)[at.view(-1)]\n"
+    "                return out if at is not None else x * self.weight\n"
+    "            frame = frame.f_back\n        return torch.empty_like(x) if torch.is_grad_enabled() and len(sys._getframe(1).f_locals) else x * self.weight\n",
     "skips from the eighth call on": "        self.calls = getattr(self, 'calls', 0) + 1\n        return torch.empty_like(x) if self.calls > 8 else x * self.weight\n",
 }
 
@@ -300,18 +306,21 @@ def test_timed_calls_get_inputs_that_were_not_there_before(evaluator: Evaluator,
     theirs = farside_kernelbench.ProtocolAdapter.__new__(farside_kernelbench.ProtocolAdapter)
     theirs.torch, theirs.device, theirs.is_new = torch, "cpu", True
     theirs.problem, theirs.precision = {"scalar_outputs": [False], "random": False, "state": []}, torch.float32
-    theirs.outputs = [(name, at, False) for at, name in enumerate(("output_0", "generators", "samples"))]
+    theirs.outputs = [(name, at, False) for at, name in enumerate(("output_0", "generators", "elapsed"))]
     theirs.namespace = SimpleNamespace(get_inputs=lambda: [torch.rand(8, 16), torch.arange(3), 2.0])
     for most in (1 << 30, 1):
         monkeypatch.setattr(farside_kernelbench, "DRAWN_BYTES", most)
-        answers, samples = list[torch.Tensor](), [torch.empty(20, 64, dtype=torch.float64) for _ in range(2)]
-        for which in range(2):  # Model's process, and the candidate's
+        answers = list[torch.Tensor]()
+        for _ in range(2):  # Model's process, and the candidate's
             seen: list[torch.Tensor] = []
             kept: list[tuple[int, torch.Tensor]] = []
 
             def model(x: torch.Tensor, _whole: torch.Tensor, _number: float, seen=seen, kept=kept) -> torch.Tensor:
                 assert not any(x is one for one in seen), "known by its identity"
-                assert not any(bool(torch.isclose(x, one, rtol=1e-6).all()) for _, one in kept), "known by its values"
+                ratios = [x / one for _, one in kept]
+                assert all(float(ratio.max() - ratio.min()) > 0.01 for ratio in ratios), (
+                    "known by its values, or a multiple of them"
+                )
                 if len(seen) >= 3:
                     kept.append((x.data_ptr(), x.clone()))
                     assert x.data_ptr() == kept[0][0], "a draw that is told by its address"
@@ -323,9 +332,13 @@ def test_timed_calls_get_inputs_that_were_not_there_before(evaluator: Evaluator,
 
             theirs.model = model
             theirs.copier = lambda answer, _outputs, answers=answers: answers.append(answer.clone())
-            taken = theirs.time_trials(20, 12345, [torch.empty(8, 16), None, samples[which]])
-            assert len(taken) == 20 and len(kept) == 21
-        assert len(answers) == 2 and torch.equal(*answers) and torch.equal(*samples), "each process draws the same"
+            elapsed = torch.zeros(1, dtype=torch.float64)
+            theirs.begin_trials(12345)
+            for _ in range(21):
+                theirs.renew_inputs()
+                theirs.time_trial([torch.empty(8, 16), None, elapsed])
+            assert len(kept) == 21 and float(elapsed) > 0
+        assert len(answers) == 42 and all(map(torch.equal, answers[:21], answers[21:])), "each process draws the same"
 
 
 @pytest.mark.parametrize("how", LAZY)
