@@ -5,7 +5,6 @@ Steps are named one by one, or several in one text.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from kernels.spec import Spec, Tensor, Workload
 from nodes.policies.rules import apply_step
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate.emulation import emulated
-from tests.nodes.rewrites.fuzz.trial import Bench, of_text
+from tests.nodes.rewrites.emulate.texts import Text, differences
 
 ROOT = Path(__file__).resolve().parents[3]
 INPUTS = ROOT / "tests/inputs"
@@ -62,21 +61,17 @@ def slow(*row: object) -> object:
     return pytest.param(*row, marks=pytest.mark.slow)
 
 
-@functools.cache
-def bench() -> Bench:
-    """One a process: it keeps what g++ made of the headers."""
-    return Bench()
-
-
 def same(cases: Mapping[str, tuple[str, str]], *flags: str) -> None:
     """What steps make of texts, where they apply, computes what the texts compute: in any order of threads, aligned and not.
-    In place of steps there may be another text. All have the fuzzer's entry and arrays, and are compiled together."""
-    pairs = [
-        (of_text("cuda", text, (4096, 4096), flags), steps if "\n" in steps else steps.split())
-        for text, steps in cases.values()
+    In place of steps there may be another text. All are CUDA with the entry that `emulate/texts.py` asks for."""
+    pairs = []
+    for text, steps in cases.values():
+        program = Text("cuda", text, flags=flags)
+        facts = Facts(spec=program.spec, device=H200)
+        pairs.append((program, steps if "\n" in steps else where_they_apply(text, steps, facts=facts)))
+    wrong = [
+        f"{name}: {said}\n{new}" for name, said, (_, new) in zip(cases, differences(pairs), pairs, strict=True) if said
     ]
-    verdicts = zip(cases, bench().judge(pairs), strict=True)
-    wrong = [f"{name}: {v.kind} {v.said}\n{v.text}" for name, v in verdicts if v.failed]
     assert not wrong, "\n".join([*(said.partition("\n")[0] for said in wrong), wrong[0]])
 
 

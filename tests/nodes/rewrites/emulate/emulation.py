@@ -16,7 +16,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,6 +37,7 @@ RUNS = '#include "cuda_emulation.h"\nvoid (*used)(dim3, dim3, size_t, unsigned) 
 HARNESS_DRAWS = ("distinct", "permutation", "padded", "offsets", "starts", "integers", "drawn")
 GUARD = 64
 """Elements on either side of every tensor that must stay as they are."""
+FILL = 77
 MOST_ELEMENTS = 70_000
 EMULATION_S = 240
 
@@ -112,6 +115,20 @@ def values(spec: Spec, tensor: Tensor, workload: Workload, seed: int) -> torch.T
     return torch.randn(shape, generator=generator).to(dtype)
 
 
+def placed(shape: Sequence[int], dtype: torch.dtype, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory with guards, and in it a tensor `offset` elements away from an alignment of 16 bytes."""
+    count = torch.Size(shape).numel()
+    raw = torch.full(((count + 2 * GUARD + offset) * dtype.itemsize,), FILL, dtype=torch.int8).view(dtype)
+    assert raw.data_ptr() % 16 == 0
+    return raw, raw[GUARD + offset : GUARD + offset + count].view(shape)
+
+
+def outside(raw: torch.Tensor, view: torch.Tensor, offset: int) -> bool:
+    """Whether something was written beside the tensor."""
+    bytes_, edge = raw.view(torch.int8), (GUARD + offset) * view.element_size()
+    return bool((bytes_[:edge] != FILL).any() or (bytes_[edge + view.numel() * view.element_size() :] != FILL).any())
+
+
 def run(spec: Spec, kernel: catalog.Kernel, built: ctypes.CDLL, workload: Workload, offset: int = 0) -> str:
     """What is wrong, "" if nothing. `offset` elements move every tensor away from its alignment."""
     inputs = {t.name: values(spec, t, workload, n) for n, t in enumerate(spec.tensors) if t.role in ("input", "inout")}
@@ -129,14 +146,7 @@ def run(spec: Spec, kernel: catalog.Kernel, built: ctypes.CDLL, workload: Worklo
             arguments.append(kind(int(argument.value) if argument.ctype == "int64_t" else argument.value))
         else:
             shape, dtype = spec.shape(argument, workload.axes), getattr(torch, spec.dtype(argument, workload))
-            count = torch.Size(shape).numel()
-            raw = (
-                torch.full((count + 2 * GUARD + offset,), 77, dtype=torch.int8)
-                .repeat_interleave(dtype.itemsize)
-                .view(dtype)
-            )
-            assert raw.data_ptr() % 16 == 0
-            view = raw[GUARD + offset : GUARD + offset + count].view(shape)
+            raw, view = placed(shape, dtype, offset)
             if argument.name in inputs:
                 view.copy_(inputs[argument.name])
             buffers[argument.name], views[argument.name] = raw, view
@@ -147,10 +157,8 @@ def run(spec: Spec, kernel: catalog.Kernel, built: ctypes.CDLL, workload: Worklo
         return f"no entry {names[0]}"
     function(*arguments, ctypes.c_void_p(0))
     for tensor in spec.tensors:
-        raw, view = buffers[tensor.name].view(torch.int8), views[tensor.name]
-        width = view.element_size()
-        edge = (GUARD + offset) * width
-        if (raw[:edge] != 77).any() or (raw[edge + view.numel() * width :] != 77).any():
+        view = views[tensor.name]
+        if outside(buffers[tensor.name], view, offset):
             return f"{tensor.name}: written outside its bounds"
         if tensor.role == "workspace":
             continue
@@ -191,32 +199,37 @@ def workload(named: str) -> Workload:
 
 
 def emulated(folder: Path, candidate: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command above, in a process of its own: what the source does wrong may end it.
+    """The command above, in a process of its own: what the source does wrong may end it."""
+    return apart(_command, [str(folder), str(candidate), *map(str, arguments)], environment)
 
-    Forked from one that has imported torch, which takes three times as long as a run does.
-    """
-    apart = multiprocessing.get_context("forkserver")
-    apart.set_forkserver_preload(["tests.preloaded"])
+
+def _command(command: list[str], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    sys.exit(main(command))
+
+
+def apart(function: Callable[..., None], *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """A call in a process that is forked from one that has imported torch, which takes three times as long as a run does."""
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload(["tests.preloaded"])
     with tempfile.TemporaryDirectory() as scratch:
         said = [Path(scratch) / name for name in ("stdout", "stderr")]
-        command = [str(folder), str(candidate), *map(str, arguments)]
-        process = apart.Process(target=_apart, args=(command, environment, said))
+        process = forkserver.Process(target=_apart, args=(said, function, arguments))
         process.start()
         process.join(EMULATION_S)
         if process.is_alive():
             process.kill()
             process.join()
-            raise subprocess.TimeoutExpired(command, EMULATION_S)
+            raise subprocess.TimeoutExpired(function.__name__, EMULATION_S)
         out, err = (path.read_text(errors="replace") if path.exists() else "" for path in said)
-        return subprocess.CompletedProcess(command, process.exitcode, out, err)
+        return subprocess.CompletedProcess(function.__name__, process.exitcode, out, err)
 
 
-def _apart(command: list[str], environment: dict[str, str], said: list[Path]) -> None:
+def _apart(said: list[Path], function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     for number, path in enumerate(said, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    os.environ.update(environment)
     torch.set_num_threads(1)
-    sys.exit(main(command))
+    function(*arguments)
 
 
 def check(folder: Path, text: str, offsets: list[int], workloads: list[Workload] | None = None) -> list[str]:
