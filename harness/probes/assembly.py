@@ -20,10 +20,10 @@ DEVICE = "cpu"
 SECONDS = 60.0
 _INSTRUCTION = re.compile(r"^\s+[0-9a-f]+:\t(?P<name>[a-z][a-z0-9.]*)\s*(?P<operands>.*)$")
 _REGISTER = re.compile(r"%([xyz])mm\d+")
-_TARGET = re.compile(r"<(?P<name>[^>+@]+)[^>]*>")
+_TARGET = re.compile(r"^[0-9a-f]+ <(?P<name>.+?)(?:@plt|\+0x[0-9a-f]+)*>$")
 STUBS = ("__cxa_finalize", "deregister_tm_clones", "register_tm_clones", "__gmon_start__")
 """What every library of g++ calls where it is loaded and unloaded."""
-MOST_CALLED = 6
+MOST_CALLED, NAME_CHARS = 6, 60
 _WIDTHS = {"x": 16, "y": 32, "z": 64}
 _SCALAR = re.compile(r"(?:ss|sd|sh)$")  # addss, vfmadd231sd: one element of a vector register
 
@@ -38,12 +38,21 @@ def read(build: Build, facts: DeviceFacts) -> dict[str, str]:
         # The file is hostile input to the tool, so it runs in the compilers' box.
         copy = Path(shutil.copy(build.artefact, scratch)).name
         code, text = run_boxed(
-            [tool, "-d", "--no-show-raw-insn", "-j", ".text", copy], Path(scratch), ["/usr"], SECONDS
+            [tool, "-d", "--demangle", "--no-show-raw-insn", "-j", ".text", copy], Path(scratch), ["/usr"], SECONDS
         )
     if code:
         said = text.strip().splitlines()[-1][:200] if text.strip() else f"exit code {code}"
         return {"unavailable": f"objdump failed: {said}"}
     return mix(text)
+
+
+def shorten_name(name: str) -> str:
+    """A demangled function's name without its arguments, those of its templates and the copies that g++ made of it."""
+    name, shorter = name.replace("(anonymous namespace)::", ""), ""
+    while shorter != name:  # templates from the inside outwards
+        shorter, name = name, re.sub(r"(?<!operator)<[^<>]*>", "", name)
+    name = re.split(r"(?<!operator)\(", name)[0]
+    return re.split(r"(?<!operator) ", name)[-1][:NAME_CHARS]
 
 
 def mix(listing: str) -> dict[str, str]:
@@ -68,8 +77,8 @@ def mix(listing: str) -> dict[str, str]:
         elif name.startswith(("movnt", "vmovnt")):
             found["streaming stores"] += 1
         elif name.startswith("call"):
-            target = _TARGET.search(operands)
-            called[target["name"] if target else "through a register"] += 1
+            target = _TARGET.match(operands)
+            called[shorten_name(target["name"]) if target else "through a register"] += 1
     for stub in STUBS:
         del called[stub]
     mixed = {name: str(count) for name, count in sorted(found.items())}

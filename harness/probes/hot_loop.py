@@ -19,7 +19,7 @@ from pathlib import Path
 from harness import backends
 from harness.backends import run_boxed
 from harness.judge import staging
-from harness.probes.assembly import mix
+from harness.probes.assembly import mix, shorten_name
 from harness.records import Build, DeviceFacts
 from kernels.spec import Spec, Workload
 
@@ -29,6 +29,8 @@ SAMPLER = Path(__file__).with_name("sampler.cpp")
 CALLING_S, BOX_S = 2.0, 30.0
 SHARE, MOST_LOOPS = 0.15, 2
 """Share of the hottest function's samples that a loop needs, and the number of loops shown (upper bound)."""
+WORTH, MOST_OTHERS = 0.02, 3
+"""Share of all samples that a function or a library needs to be named, and the number of functions beside the hottest (upper bound)."""
 SHOWN = 40
 _LINE = re.compile(r"^\s+([0-9a-f]+):\t(\S+)\s*(.*)$")
 _FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
@@ -80,16 +82,18 @@ def summarise(listing: str, inside: Counter[int], outside: Counter[str]) -> dict
     if not total:
         return {"unavailable": "no sample was taken"}
     said = {"samples": f"{total}, one each millisecond of CPU time"}
-    if outside:
-        said["outside of the candidate"] = ", ".join(f"{n} {c / total:.0%}" for n, c in outside.most_common(3))
-        if any("libgomp" in name for name in outside):
+    if far := [(name, count) for name, count in outside.most_common(3) if count >= WORTH * total]:
+        said["outside of the candidate"] = ", ".join(f"{name} {count / total:.0%}" for name, count in far)
+        if any("libgomp" in name for name, _ in far):
             said["outside of the candidate"] += " (in libgomp: threads that wait for work or for one another)"
     functions = parse_listing(listing)
     by_function = {name: sum(inside[one.at] for one in code) for name, code in functions.items()}
     if not any(by_function.values()):
         return said
-    name = max(by_function, key=by_function.__getitem__)
-    said["hottest function"] = f"{name[:100]}: {by_function[name] / total:.0%} of the samples"
+    name, *others = sorted(by_function, key=by_function.__getitem__, reverse=True)
+    said["hottest function"] = f"{shorten_name(name)}: {by_function[name] / total:.0%} of the samples"
+    if more := [other for other in others[:MOST_OTHERS] if by_function[other] >= WORTH * total]:
+        said["other functions"] = ", ".join(f"{shorten_name(one)} {by_function[one] / total:.0%}" for one in more)
     for number, loop in enumerate(hot_loops(functions[name], inside), 1):
         share = sum(inside[one.at] for one in loop) / total
         said[f"loop {number}"] = f"{share:.0%} of the samples, {len(loop)} instructions"

@@ -169,17 +169,22 @@ def difference(old: str, new: str) -> str:
     return "\n".join(lines[:DIFF_LINES] + more)
 
 
+def percent(share: float) -> str:
+    """With a decimal below 10 %: 0.3 % and 0.9 % are three times apart."""
+    return f"{100 * share:.{1 if share < 0.0995 else 0}f} %"
+
+
 def timing_table(timings: Sequence[Timing]) -> str:
     """One line a timing, by number; the rates are of the bytes and operations that the spec counts."""
     computes = any(timing.flops for timing in timings)
-    rates = ["GB/s", *(["GFLOP/s", "FLOP per byte", "bound by"] if computes else [])]
+    rates = ["GB/s", *(["GFLOP/s", "FLOP per byte", "SOL set by"] if computes else [])]
     rows = [
         "number | workload | cache | time_us | sol_us | share of SOL | x baseline [low, high] | comparison | "
         + " | ".join(rates)
     ]
     for number, timing in enumerate(timings, start=1):
         light = "-" if timing.bound_us is None else f"{timing.bound_us:.2f}"
-        share = "-" if timing.light_fraction is None else f"{100 * timing.light_fraction:.0f} %"
+        share = "-" if timing.light_fraction is None else percent(timing.light_fraction)
         speedup = timing.speedup
         moved, flops = timing.moved_bytes, timing.flops
         rate = [f"{moved / timing.time_us / 1e3:.1f}" if moved else "-"]
@@ -314,7 +319,7 @@ def _environment() -> Environment:
         trimmed=trim,
         short=lambda name: name[:SHORT],
         named=lambda source: digest(source)[:SHORT],
-        percent=lambda share: f"{100 * share:.0f} %",
+        percent=percent,
         explained=explain_step,
         timing_table=timing_table,
         described=describe_tensor,

@@ -17,7 +17,7 @@ from harness.records import Build, Check, DeviceFacts, Interval, Timing, Verdict
 from harness.timing.comparison import MOST_SERIES
 from harness.timing.load import DISTURBED
 from nodes.ledger import NOTE_CHARS, NOTHING, Pooled
-from nodes.policies.render import SHORT, data
+from nodes.policies.render import SHORT, data, percent
 from nodes.policies.trim import printable, trim
 
 LOG_CHARS = 4000
@@ -187,7 +187,7 @@ def _place(timing: Timing) -> str:
     if timing.flops:
         said.append(f"{timing.flops / timing.time_us * 1e-3:.1f} GFLOP/s")
     if timing.light_fraction:
-        said.append(f"{100 * timing.light_fraction:.0f} % of SOL")
+        said.append(f"{percent(timing.light_fraction)} of SOL")
     return ", ".join(said) or "-"
 
 

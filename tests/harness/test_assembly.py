@@ -41,6 +41,18 @@ extern "C" void f(float* y, const float* x, int64_t n) {
 """
 
 
+def test_names_of_functions_are_short() -> None:
+    """As objdump demangles them: a sort's arguments and templates told nothing and took a line each."""
+    sort = "std::__introsort_loop<__normal_iterator<float*, std::vector<float> >, long>(__normal_iterator<float*>, long) [clone .isra.0]"
+    tile = "void (anonymous namespace)::tile<true>(float const*, long, float __vector(16)) [clone .constprop.0]"
+    names = {
+        sort: "std::__introsort_loop", tile: "tile", "operator new(unsigned long)": "operator new", "run._omp_fn.0": "run._omp_fn.0",
+        "std::function<void (int)>::operator()(int) const": "std::function::operator()", "f(void (*)(int))": "f",
+    }  # fmt: skip
+    assert {name: assembly.shorten_name(name) for name in names} == names
+    assert assembly.mix(f"  1146:\tcall   1030 <{sort}>\n")["call instructions, by what they call"] == "std::__introsort_loop 1"
+
+
 def test_counts_of_a_listing() -> None:
     assert assembly.mix(LISTING) == {
         "call instructions, by what they call": "expf 1", "divisions and roots": "1", "fused multiply-adds": "1", "gathers": "1", "instructions": "9",

@@ -50,6 +50,12 @@ def test_loops_that_share_their_instructions_are_shown_once() -> None:
     assert len({key.split()[-1] for key in shown}) == len(shown)
 
 
+def test_other_functions_have_their_share_and_what_took_next_to_nothing_is_not_named() -> None:
+    listing = LISTING + "\n0000000000001200 <void (anonymous namespace)::sort<8>(float*)>:\n    1200:\tret\n"
+    said = hot_loop.summarise(listing, Counter({0x1108: 600, 0x1200: 390}), Counter({"libpython3.so": 10}))
+    assert said["other functions"] == "sort 39%" and "outside of the candidate" not in said
+
+
 def test_without_a_sample_nothing_is_claimed() -> None:
     assert "unavailable" in hot_loop.summarise(LISTING, Counter(), Counter())
     assert "loop 1" not in hot_loop.summarise("", Counter({4: 9}), Counter())
