@@ -264,7 +264,8 @@ class Service:
             incumbent=self._state["incumbent"].candidate, attempts=self._state.get("attempts", ()),
             reference=context.reference(),
         )  # fmt: skip
-        if isinstance(arguments, SubmitArguments) and self._over():
+        submits = isinstance(arguments, SubmitArguments) or "submit" in getattr(arguments, "then", ())
+        if submits and self._over():
             raise Wrong(f"the run is {self._over()}: nothing can be submitted any more")
         if isinstance(arguments, CompileArguments) and not last and not arguments.base:
             arguments = arguments.model_copy(update={"base": "incumbent"})
@@ -274,17 +275,17 @@ class Service:
             f"(call {len(here) + 1} of {settings.turns} in round {round_}; tools took {used + found.seconds:.1f} s of "
             f"{settings.tool_seconds:g} s)"
         )
-        if isinstance(arguments, SubmitArguments) and found.submitted and found.candidate:
-            return self._round(arguments, found, policy, client)
+        if found.submitted and found.candidate:
+            return self._round(found, policy, client)
         return f"{found.text}\n{left}"
 
-    def _round(self, asked: SubmitArguments, found: ToolResult, policy: ClientPolicy, client: str) -> str:
-        """The submission through the gates; what came of it."""
+    def _round(self, found: ToolResult, policy: ClientPolicy, client: str) -> str:
+        """The submission through the gates; what the tool said of it, unless that is `submit`, and what came of it."""
         assert self.run is not None
         round_, run = self._state["round"], self.run.id
-        policy.keep_submission(client, round_, asked, self.run.store.get(found.candidate))
+        policy.keep_submission(client, round_, found, self.run.store.get(found.candidate))
         self._session(lambda: self.runs.resume(run, self, _nobody))
-        return self._where(round_)
+        return self._where(round_) if found.tool == "submit" else f"{found.text}\n{self._where(round_)}"
 
     def _finish(self, arguments: FinishArguments, client: str) -> str:
         assert self.run is not None and self._context is not None

@@ -25,7 +25,6 @@ from nodes.roles import (
     PolicyPaused,
     Usage,
 )
-from nodes.workbench.arguments import SubmitArguments
 from nodes.workbench.bench import ToolResult
 
 SUBMIT, FINISH = "submit", "finish"
@@ -84,10 +83,10 @@ class ClientPolicy:
         facts |= {"candidate": found.candidate, "seconds": f"{found.seconds:.3f}"}
         self._append(client, arguments, found.text, facts, found.seconds)
 
-    def keep_submission(self, client: str, round_: int, asked: SubmitArguments, source: str) -> None:
-        notes = " ".join(asked.notes.split()) or "no notes"
+    def keep_submission(self, client: str, round_: int, found: ToolResult, source: str) -> None:
+        notes = " ".join(found.notes.split()) or "no notes"
         facts = {"step": SUBMIT, "round": str(round_), "title": notes[:100], "notes": notes}
-        self._append(client, asked.model_dump_json(), source, facts)
+        self._append(client, json.dumps({"candidate": found.candidate, "notes": notes}), source, facts)
 
     def keep_end(self, client: str, round_: int, reason: str) -> None:
         self._append(client, json.dumps({"reason": reason}), "", {"step": FINISH, "round": str(round_)})

@@ -20,8 +20,12 @@ class Edit(Frozen):
     replacement: str = Field(default="", max_length=SOURCE_CHARS)
 
 
-Then = Literal["check", "time", "profile"]
-_THEN = "what to do with it at once where it builds, in this order"
+Then = Literal["check", "time", "profile", "submit"]
+MOST_THEN = 4
+_THEN = (
+    "what to do with it at once where it builds, in this order; `submit` ends the work with the fastest that is right, unless it was timed "
+    "and is not faster than the best so far"
+)
 MOST_VARIANTS = 7
 
 
@@ -47,7 +51,7 @@ class CompileArguments(Frozen):
     variants: tuple[Variant, ...] = Field(
         default=(), max_length=MOST_VARIANTS, description="more sources, each made of this one"
     )  # fmt: skip
-    then: tuple[Then, ...] = Field(default=(), max_length=3, description=_THEN)
+    then: tuple[Then, ...] = Field(default=(), max_length=MOST_THEN, description=_THEN)
     workloads: tuple[str, ...] = Field(
         default=(), max_length=16, description="for `time` in `then`: as `time` takes them"
     )
@@ -158,7 +162,7 @@ class TryScheduleArguments(Frozen):
         default="", max_length=SOURCE_CHARS, description="the whole schedule as JSON, in place of edits"
     )
     note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
-    then: tuple[Then, ...] = Field(default=("check", "time"), max_length=3, description=_THEN)
+    then: tuple[Then, ...] = Field(default=("check", "time"), max_length=MOST_THEN, description=_THEN)
 
 
 Arguments = (

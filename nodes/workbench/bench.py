@@ -7,7 +7,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -70,8 +70,10 @@ class ToolResult(Frozen):
     """Whether the outcome is that of a check, and not of the compiler alone."""
     gain: float | None = None
     """Geometric mean of the median speedups over the baseline, from `time`."""
+    over_best: float | None = None
+    """The same over the best so far, where it was timed beside that."""
     submitted: bool = False
-    """Whether the call was `submit`, which ends the work."""
+    """Whether the call ended the work: `submit`, or a tool that was to submit what it made."""
     none: str = ""
     """The reason given to `submit` why no source comes of the plan."""
     notes: str = ""
@@ -173,7 +175,10 @@ class Workbench:
         """Sources with their notes: built side by side, and what `then` says with those that can be."""
         if any("\x00" in text for text, _ in texts):
             raise ToolRefused("the source holds NUL bytes")
-        if "time" in then and "check" not in then:
+        then, submits = tuple(name for name in then if name != "submit"), "submit" in then
+        if submits and len(texts) > 1 and "time" not in then:
+            then = (*then, "time")
+        if (submits or "time" in then) and "check" not in then:
             then = ("check", *then)
         cases = self._cases(workloads, ()) if "time" in then else []
         notes: dict[str, str] = {}
@@ -188,21 +193,36 @@ class Workbench:
             return ToolResult(text=f"compile: the source cannot be taken\n{data(str(error), 'why')}")
         for build in builds:
             ledger.record_build(self.store, build, notes[build.candidate])
-        several, facts = len(builds) > 1, self.evaluator.facts
-        said = [shown.describe_build(build, facts, notes[build.candidate] if several else "") for build in builds]
+        facts = self.evaluator.facts
+        said = shown.describe_builds(builds, notes, facts) if len(builds) > 1 else shown.describe_build(builds[0], facts)
         going = [build.candidate for build in builds if build.ok]
         outcome = Outcome.PASSED if going else Outcome.COMPILE_ERROR
         first = going[0] if going else builds[0].candidate
-        found = ToolResult(text="\n".join(said), candidate=first, outcome=outcome, made=tuple(notes))
+        found = ToolResult(text=said, candidate=first, outcome=outcome, made=tuple(notes))
         for name in then if going else ():
             more, going = self._with(name, going, cases)
             found = more.model_copy(update={
                 "text": f"{found.text}\n{more.text}", "made": found.made, "outcome": more.outcome or found.outcome,
                 "checked": more.checked or found.checked, "gain": more.gain if more.gain is not None else found.gain,
+                "over_best": more.over_best or found.over_best,
             })  # fmt: skip
             if found.outcome is not Outcome.PASSED:
                 break
-        return found
+        return self._submitted_at_once(found, notes) if submits else found
+
+    def _submitted_at_once(self, found: ToolResult, notes: Mapping[str, str]) -> ToolResult:
+        """What was built, as the submission; or why it is none, behind what was said of it."""
+        name = found.candidate
+        if found.outcome is not Outcome.PASSED:
+            why = "it does not compile" if found.outcome is Outcome.COMPILE_ERROR else "it is not right"
+        elif name in (self.baseline, self.incumbent):
+            why = "that is the source which is there already"
+        elif found.over_best is not None and found.over_best <= 1:
+            why = f"by these times it is {found.over_best:.2f} times as fast as the best so far; `submit` it where you know better"
+        else:
+            said = f"{found.text}\n{shown.SUBMITTED.format(name[:SHORT])}"
+            return found.model_copy(update={"text": said, "submitted": True, "notes": notes[name]})
+        return found.model_copy(update={"text": f"{found.text}\nnot submitted: {why}"})
 
     def _with(self, name: str, candidates: list[str], cases: list[Case]) -> tuple[ToolResult, list[str]]:
         """One tool on several sources: what it says of the best of them, and those that go on, that one first."""
@@ -210,10 +230,14 @@ class Workbench:
         if name == "profile":
             return self.profile(ProfileArguments(), first), candidates
         if name == "check":
-            found = [self.check(CheckArguments(), candidate) for candidate in candidates]
-            going = [one.candidate for one in found if one.outcome is Outcome.PASSED]
-            best = next((one for one in found if one.outcome is Outcome.PASSED), found[0])
-            return best.model_copy(update={"text": "\n".join(one.text for one in found)}), going
+            if len(candidates) == 1:
+                return (found := self.check(CheckArguments(), first)), candidates if found.outcome is Outcome.PASSED else []
+            with self._device:
+                verdicts = [self._verified(candidate) for candidate in candidates]
+            going = [verdict.candidate for verdict in verdicts if verdict.passed]
+            best = next((verdict for verdict in verdicts if verdict.passed), verdicts[0])
+            text = shown.describe_several_checks(verdicts)
+            return ToolResult(text=text, candidate=best.candidate, outcome=best.outcome, checked=True), going
         several = SECONDS_OF_VARIANTS + SECONDS_A_VARIANT * len(candidates)
         seconds = several if len(candidates) > 1 else TimeArguments().seconds
         timed = self._timed(candidates, (self.incumbent,), cases, seconds)
@@ -280,7 +304,11 @@ class Workbench:
         if more and timings:
             text += f"\n{shown.describe_choice(arms, best, pooled)}"
         outcome = quick.outcome or Outcome.PASSED
-        return ToolResult(text=text, candidate=arms[best], outcome=outcome, checked=True, gain=gain)
+        over = [found[arm].speedup.median for found in pooled for arm, of in every.items() if of == self.incumbent and arm in found]
+        over_best = statistics.geometric_mean(over) if over else None
+        return ToolResult(
+            text=text, candidate=arms[best], outcome=outcome, checked=True, gain=gain, over_best=over_best
+        )
 
     def _tuned(self, candidate: str, seconds: float) -> ToolResult:
         """The search of the tune gate, from the coder's seat."""
@@ -425,7 +453,7 @@ class Workbench:
         if not verdict.passed:
             text = f"submit: not taken, for it is not right\n{shown.describe_checks(verdict)}"
             return ToolResult(text=text, candidate=candidate, outcome=verdict.outcome)
-        text = f"[{candidate[:SHORT]}] is built, checked and timed officially now"
+        text = shown.SUBMITTED.format(candidate[:SHORT])
         return ToolResult(text=text, candidate=candidate, outcome=verdict.outcome, submitted=True)
 
     def schedule(self, asked: ScheduleArguments, last: str) -> ToolResult:

@@ -21,6 +21,7 @@ from nodes.policies.render import SHORT, data, percent
 from nodes.policies.trim import printable, trim
 
 LOG_CHARS = 4000
+SUBMITTED = "[{}] is built, checked and timed officially now"
 READING_CHARS = 300
 READINGS = 60
 SOURCE_LINES = 400
@@ -53,6 +54,24 @@ def describe_build(build: Build, facts: DeviceFacts, note: str = "") -> str:
     return "\n".join(said)
 
 
+def describe_builds(builds: Sequence[Build], notes: Mapping[str, str], facts: DeviceFacts) -> str:
+    """Of several forms of a source: those that compile, a row each, then the others with their errors."""
+    built = [build for build in builds if build.ok]
+    rows = []
+    for build in built:
+        figures = [
+            f"{kernel}: {said}{_occupancy(said, facts)}" for kernel, said in build.resources.items() if said not in NOTHING
+        ]
+        rows.append(" | ".join([_one(build.candidate), " ".join(notes[build.candidate].split())[:NOTE_CHARS], *figures]))
+    said = [f"{len(built)} of {len(builds)} forms compile.", data(_rows(rows), "forms")] if built else []
+    said += [describe_build(build, facts, notes[build.candidate]) for build in builds if not build.ok]
+    return "\n".join(said)
+
+
+def _one(candidate: str) -> str:
+    return f"[{candidate[:SHORT]}]"
+
+
 def _occupancy(said: str, facts: DeviceFacts) -> str:
     """Occupancy by one kernel's line of resources on a GPU: the most threads that its registers let a multiprocessor hold."""
     found = re.search(r"registers=(\d+)", said)
@@ -75,6 +94,20 @@ def describe_checks(verdict: Verdict) -> str:
     words = "\n".join(dict.fromkeys([verdict.reason, *failed]))
     passed = f" ({sum(check.passed for check in checks)} checks before it passed)" if checks else ""
     return f"[{name}] {verdict.outcome}{passed}\n{data(trim(words, LOG_CHARS), 'checker')}"
+
+
+def describe_several_checks(verdicts: Sequence[Verdict]) -> str:
+    """Of several forms: those that are right in one line, then the others."""
+    right = [verdict for verdict in verdicts if verdict.passed]
+    said = []
+    if right:
+        worst, of = max(((c, v) for v in right for c in v.checks), key=lambda found: found[0].error)
+        names = ", ".join(_one(verdict.candidate) for verdict in right)
+        said.append(
+            f"{names} PASSED: {len(right[0].checks)} checks each; the largest error is {worst.error:.3g} of the tolerance "
+            f"({worst.workload}, {_one(of.candidate)})."
+        )
+    return "\n".join([*said, *(describe_checks(verdict) for verdict in verdicts if not verdict.passed)])
 
 
 def _check(check: Check) -> str:

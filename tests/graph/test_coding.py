@@ -572,8 +572,8 @@ def test_compile_checks_and_times_at_once_where_it_is_asked_to(server: ModelServ
 def test_one_answer_compares_forms_of_a_source_and_submits_the_fastest(server: ModelServer, tmp_path: Path) -> None:
     forms = [{"edits": [{"search": "1.1", "replacement": speed}], "note": speed} for speed in ("1.3", "1.6", "1.2")]
     wrong = {"edits": [{"search": "speed 1.1", "replacement": "incorrect"}], "note": "wrong"}
-    source = {"source": "speed 1.1\n", "note": "1.1", "variants": [*forms, wrong], "then": ["check", "time"]}
-    server.script = [calls(("compile", source), ("submit", {"notes": "the third form"}))]
+    source = {"source": "speed 1.1\n", "note": "1.1", "variants": [*forms, wrong], "then": ["submit"]}
+    server.script = [calls(("compile", source))]
     ending = run(door(tmp_path, chat(server), Script(PLANS)), asked())
     (attempt,) = ending.result.attempts
     assert ending.result.speedup.median == pytest.approx(1.6) and len(server.requests) == attempt.turns == 1
@@ -581,6 +581,25 @@ def test_one_answer_compares_forms_of_a_source_and_submits_the_fastest(server: M
     tried = ledger.read(ending.run.store, [one.trials for one in state["attempts"]])
     assert [one.note for one in tried] == ["1.1", "1.3", "1.6", "1.2", "wrong"], "the planner reads of all of them"
     assert [bool(one.gains) for one in tried] == [True] * 4 + [False]
+
+
+def test_what_cannot_be_submitted_at_once_is_said_with_the_reason_and_the_coder_goes_on(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    server.script = [
+        calls(("compile", {"source": "compile error", "then": ["submit"]}), ("compile", {"source": "incorrect", "then": ["submit"]})),
+        calls(("compile", {"source": "speed 0.9\n", "then": ["time", "submit"]}), ("check", {})),
+        calls(("compile", {"source": "speed 1.3\n", "note": "two rows", "then": ["submit"]}), ("compile", {"source": "speed 1.9\n"})),
+    ]  # fmt: skip
+    ending = run(door(tmp_path, chat(server), Script(PLANS)), asked())
+    said = said_by_tools(server)
+    assert ["not submitted: it does not compile" in said[0], "not submitted: it is not right" in said[1]] == [True, True]
+    assert "not submitted: by these times it is 0.90 times as fast as the best so far" in said[2]
+    (attempt,) = ending.result.attempts
+    assert ending.result.speedup.median == pytest.approx(1.3) and attempt.turns == 3
+    assert attempt.tools == {"compile": 4, "check": 1}, "what stands behind a submission is not done"
+    state = RunService(tmp_path, paper_context(Script(PLANS))).snapshot(ending.run).values
+    assert state["attempts"][0].remarks == ("coder: two rows",)
 
 
 def test_a_single_agent_works_in_one_conversation_over_all_rounds(server: ModelServer, tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ def test_a_client_works_round_by_round_and_everything_is_in_the_run(tmp_path: Pa
         said = await say("submit", notes="twice as wide")
         assert "round 1: PASSED, 1.200 [" in said and "it is the best so far now" in said
         assert "round 2 of 3" in said
-        await say("compile", edits=[{"search": "1.2", "replacement": "1.1"}])
-        assert "round 2: PASSED, 1.100 [" in await say("submit")
+        said = await say("compile", edits=[{"search": "1.2", "replacement": "1.1"}], note="narrow", then=["submit"])
+        assert "compiles" in said and "round 2: PASSED, 1.100 [" in said and "narrow" in said
         assert "twice as wide" in await say("read", what="attempts")
         said = await say("finish", reason="enough")
         assert "finished" in said and "held out: PASSED" in said
