@@ -23,8 +23,8 @@ class Edit(Frozen):
 Then = Literal["check", "time", "profile", "submit"]
 MOST_THEN = 4
 _THEN = (
-    "what to do with it at once where it builds, in this order; `submit` ends the work with the fastest that is right, unless it was timed "
-    "and is not faster than the best so far"
+    "what to do with it at once where it builds, in this order; `submit` ends the work with the fastest that is right, unless its times "
+    "are worse than the best so far's"
 )
 MOST_VARIANTS = 7
 
@@ -181,7 +181,7 @@ TOOLS: dict[str, type[Arguments]] = {
 }
 
 
-UNSAID = ("title", "default", "maxLength", "minLength", "additionalProperties")
+UNSAID = ("title", "default", "maxLength", "minLength", "minimum", "maxProperties", "additionalProperties")
 """Parts of a schema that a model reads in every request and has no use for: who goes beyond them is told so in one sentence."""
 
 
