@@ -44,7 +44,7 @@ class CompileArguments(Frozen):
     source: str = Field(default="", max_length=SOURCE_CHARS, description="the whole file; or leave it empty and edit")
     base: str = Field(
         default="", max_length=64,
-        description="what to edit: `baseline`, `best` (so far) or the name of a source; empty: the one compiled last",
+        description="what to edit: `baseline`, `best` (so far) or a source's name; empty: the one compiled last",
     )  # fmt: skip
     edits: tuple[Edit, ...] = Field(default=(), max_length=64, description="applied to `base`, in order")
     note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
@@ -77,7 +77,7 @@ class TimeArguments(Frozen):
     )  # fmt: skip
     workloads: tuple[str, ...] = Field(
         default=(), max_length=16,
-        description="labels of the operation's workloads or of any other size (its timed calls are checked), or `all`; none: the "
+        description="labels of workloads or of any other size (its timed calls are checked), or `all`; none: the "
         "smallest and the largest",
     )  # fmt: skip
     caches: tuple[Cache, ...] = Field(default=(), max_length=2, description="cold, hot; none: both")

@@ -194,7 +194,9 @@ class Workbench:
         for build in builds:
             ledger.record_build(self.store, build, notes[build.candidate])
         facts = self.evaluator.facts
-        said = shown.describe_builds(builds, notes, facts) if len(builds) > 1 else shown.describe_build(builds[0], facts)
+        said = (
+            shown.describe_builds(builds, notes, facts) if len(builds) > 1 else shown.describe_build(builds[0], facts)
+        )
         going = [build.candidate for build in builds if build.ok]
         outcome = Outcome.PASSED if going else Outcome.COMPILE_ERROR
         first = going[0] if going else builds[0].candidate
@@ -231,7 +233,9 @@ class Workbench:
             return self.profile(ProfileArguments(), first), candidates
         if name == "check":
             if len(candidates) == 1:
-                return (found := self.check(CheckArguments(), first)), candidates if found.outcome is Outcome.PASSED else []
+                return (
+                    found := self.check(CheckArguments(), first)
+                ), candidates if found.outcome is Outcome.PASSED else []
             with self._device:
                 verdicts = [self._verified(candidate) for candidate in candidates]
             going = [verdict.candidate for verdict in verdicts if verdict.passed]
@@ -304,7 +308,12 @@ class Workbench:
         if more and timings:
             text += f"\n{shown.describe_choice(arms, best, pooled)}"
         outcome = quick.outcome or Outcome.PASSED
-        over = [found[arm].speedup.median for found in pooled for arm, of in every.items() if of == self.incumbent and arm in found]
+        over = [
+            found[arm].speedup.median
+            for found in pooled
+            for arm, of in every.items()
+            if of == self.incumbent and arm in found
+        ]
         over_best = statistics.geometric_mean(over) if over else None
         return ToolResult(
             text=text, candidate=arms[best], outcome=outcome, checked=True, gain=gain, over_best=over_best

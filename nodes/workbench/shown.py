@@ -60,9 +60,13 @@ def describe_builds(builds: Sequence[Build], notes: Mapping[str, str], facts: De
     rows = []
     for build in built:
         figures = [
-            f"{kernel}: {said}{_occupancy(said, facts)}" for kernel, said in build.resources.items() if said not in NOTHING
+            f"{kernel}: {said}{_occupancy(said, facts)}"
+            for kernel, said in build.resources.items()
+            if said not in NOTHING
         ]
-        rows.append(" | ".join([_one(build.candidate), " ".join(notes[build.candidate].split())[:NOTE_CHARS], *figures]))
+        rows.append(
+            " | ".join([_one(build.candidate), " ".join(notes[build.candidate].split())[:NOTE_CHARS], *figures])
+        )
     said = [f"{len(built)} of {len(builds)} forms compile.", data(_rows(rows), "forms")] if built else []
     said += [describe_build(build, facts, notes[build.candidate]) for build in builds if not build.ok]
     return "\n".join(said)

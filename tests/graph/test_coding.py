@@ -593,7 +593,10 @@ def test_what_cannot_be_submitted_at_once_is_said_with_the_reason_and_the_coder_
     ]  # fmt: skip
     ending = run(door(tmp_path, chat(server), Script(PLANS)), asked())
     said = said_by_tools(server)
-    assert ["not submitted: it does not compile" in said[0], "not submitted: it is not right" in said[1]] == [True, True]
+    assert ["not submitted: it does not compile" in said[0], "not submitted: it is not right" in said[1]] == [
+        True,
+        True,
+    ]
     assert "not submitted: by these times it is 0.90 times as fast as the best so far" in said[2]
     (attempt,) = ending.result.attempts
     assert ending.result.speedup.median == pytest.approx(1.3) and attempt.turns == 3
