@@ -27,9 +27,7 @@ from kernels.spec import Device
 FOLDER = Path(__file__).parent.parent / "tests" / "cheats"
 NO_CANDIDATES = ("test_cheats", "honest")
 SUFFIXES: dict[Device, tuple[str, ...]] = {"cpu": (".cpp", ".py"), "cuda": (".cu",)}
-SHARED = {
-    name: (FOLDER / name).read_text() for name in ("honest.h", "honest.cuh", "honest.py", "interpreter.h", "sampler.h")
-}
+SHARED = {name: (FOLDER / name).read_text() for name in ("honest.h", "honest.cuh", "honest.py", "interpreter.h")}
 DTYPES: dict[tuple[str, str], tuple[str, ...]] = {
     (".cpp", "silu_and_mul"): ("float32", "float16", "bfloat16"),
     (".cu", "silu_and_mul"): ("float16", "bfloat16", "float32"),

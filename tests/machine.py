@@ -1,7 +1,7 @@
 """Imported by whoever runs tests: what the programs here and those forked from them take this machine for.
 
-Argument sets of a comparison fill half of the last-level cache, and three times it. On a server of 260 MiB that is a
-gigabyte for each case, which takes longer than the samples; cold calls are cold with less, for their lines are flushed.
+Argument sets of a comparison fill half of the last-level cache, and three times it, which takes longer than the samples (a
+gigabyte for each case on a server of 260 MiB); cold calls are cold with less, for their lines are flushed.
 What the device reaches at most is shown and decides nothing, and is measured anew wherever another test is at work.
 """
 
@@ -14,13 +14,13 @@ from harness.timing.sampling import PROTOCOLS, Protocol
 
 LINKER = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
 """Of builds that no backend makes: g++'s usual linker takes a quarter of a small one."""
-DESKTOP_BYTES = 32 << 20
+CACHE_BYTES = 4 << 20
 FOLDER, LOOKED_AT = device.CPU_FOLDER, device._cpu_caches
 
 
 def caches() -> dict[int, int]:
     found = LOOKED_AT()
-    return {level: min(size, DESKTOP_BYTES) for level, size in found.items()} if device.CPU_FOLDER == FOLDER else found
+    return {level: min(size, CACHE_BYTES) for level, size in found.items()} if device.CPU_FOLDER == FOLDER else found
 
 
 def short() -> Protocol:

@@ -1,4 +1,4 @@
-// Threads that spin while it is not being called, to take the cores from the baseline.
+// A thread that spins while it is not being called, to take a core from the baseline.
 // Must end in: PASSED, RUNTIME_ERROR, CHEATED
 #include "honest.h"
 #include <atomic>
@@ -15,7 +15,7 @@ static void spin() {
 template <typename T>
 static void cheat(const T* input, T* out, int64_t tokens, int64_t hidden) {
     static const bool started = [] {
-        for (int i = 0; i < 4; ++i) std::thread(spin).detach();
+        std::thread(spin).detach();
         return true;
     }();
     busy = started;

@@ -36,7 +36,7 @@ class Evaluators:
         self.folders, self.made = tmp_path_factory, dict[tuple[str, str, bool], Evaluator]()
 
     def get(self, suffix: str, kernel: str, *, may_pass: bool) -> Evaluator:
-        """`may_pass`: nothing has to be found out, so its contests fill a desktop's caches, as in other tests.
+        """`may_pass`: nothing has to be found out, so its contests fill a small cache, as in other tests.
 
         Else caches are as large as they are: the fewer calls a request has, the more of a forged clock may be a busy core's
         doing.
@@ -119,7 +119,7 @@ def test_every_file_says_what_it_does(suffix: str) -> None:
 
 
 def test_a_verdict_does_not_depend_on_the_candidate_before(evaluators: Evaluators) -> None:
-    text = cheats.source("honest_openmp", ".cpp")
+    text = cheats.source("honest_openmp_thread_local", ".cpp")
     one = evaluators.get(".cpp", cheats.kernel_of(text), may_pass=True)
     for name in ("crash", "hang", "forge_answer"):
         one.call_s = HANGS_S if name == "hang" else CALL_S
