@@ -202,7 +202,6 @@ CASES = {
         [
             ("self.norm = nn.BatchNorm1d(8)", "return nn.functional.batch_norm(x, None, None, self.norm.weight, self.norm.bias, True)"),
             ("self.norm = nn.BatchNorm1d(8, momentum=0.5)", "return self.norm(x)"),
-            ("self.norm = nn.BatchNorm1d(8, track_running_stats=False)", "return self.norm(x)"),
             ("self.other = nn.BatchNorm1d(8)", "return self.other(x)"),
         ],
     ),
@@ -211,8 +210,6 @@ CASES = {
         "self.mean.lerp_(x.mean(0), 0.1); return x - self.mean",
         [
             ("self.register_buffer('mean', torch.zeros(8))", "self.mean.copy_(x.mean(0) * 0.1); return x - self.mean"),
-            ("self.register_buffer('mean', torch.zeros(8))", "return x - self.mean.lerp(x.mean(0), 0.1)"),
-            ("self.mean = torch.zeros(8); self.own = torch.zeros(8)", "self.own.lerp_(x.mean(0), 0.1); return x - self.own"),
             # right for some calls in a row: the harness has put a state in where the buffer was written to by others
             ("self.register_buffer('mean', torch.zeros(8)); self.seen, self.own = -1, 0",
              "self.own = self.own + 1 if self.mean._version == self.seen else 0; "
@@ -224,9 +221,7 @@ CASES = {
         "self.calls += 1; return x / (1 - 0.9 ** self.calls)",
         [
             ("self.calls = 0", "return x * 10.0"),
-            ("self.calls = 0", "self.calls += 1; return x / (1 - 0.9)"),
             ("self.calls = 0", "return x / (1 - 0.9 ** (self.calls + 1))"),
-            ("pass", "return x * 1.0"),
         ],
     ),
     "none at first": (
@@ -256,7 +251,6 @@ CASES = {
         "self.calls = 0",
         "self.calls += 1; return x / (1 + self.calls) ** 0.5",
         [
-            ("self.calls = 0", "self.calls = min(self.calls + 1, 150); return x / (1 + self.calls) ** 0.5"),
             ("self.calls = 0", "self.calls += 1; return x / (1 + min(self.calls, 500)) ** 0.5"),
             ("self.calls = 0", "self.calls = (self.calls + 1) % 97; return x / (1 + self.calls) ** 0.5"),
             ("self.calls = 0", "self.calls += 1 + (self.calls % 613 == 612); return x / (1 + self.calls) ** 0.5"),
@@ -275,7 +269,6 @@ CASES = {
         "self.register_buffer('calls', torch.zeros((), dtype=torch.int64))",
         "self.calls += 1; return torch.where(self.calls % 300 == 0, x * 2, x)",
         [
-            ("self.register_buffer('calls', torch.zeros((), dtype=torch.int64))", "self.calls += 1; return x * 1"),
             ("self.register_buffer('calls', torch.zeros((), dtype=torch.int64))",
              "self.calls.copy_((self.calls + 1) % 300); return torch.where(self.calls % 300 == 0, x * 2, x)"),
         ],

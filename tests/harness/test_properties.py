@@ -372,11 +372,10 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
     return torch.where(torch.arange(chosen.shape[1]) < degree.clamp_max(fanout)[:, None], ids, -1).to(torch.int32)
 
 
-@pytest.mark.parametrize("rows", [1024, 20_000])
 @pytest.mark.parametrize(
     "how",
     [
-        *["chance"] * 3,
+        "chance",
         "the first",
         "a window",
         "not the last",
@@ -391,12 +390,12 @@ def picked_by(how: str, call: dict[str, torch.Tensor], fanout: int, rng: torch.G
         "odd places a tenth less",
     ],
 )
-def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str, rows: int) -> None:
+def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str) -> None:
     """On graphs as they are timed, which nobody prepared: every row counts by its own degree."""
     kernel, rng = catalog.load("sample_neighbors"), generator("cpu")
-    workload = Workload(axes={"nodes": 20_000, "edges": 300_000, "rows": rows, "fanout": 10}, dtype="int32")
+    workload = Workload(axes={"nodes": 20_000, "edges": 300_000, "rows": 8192, "fanout": 10}, dtype="int32")
     graph, seen = draw_inputs(kernel.spec, workload, "", {}, "cpu"), []
-    for _ in range(max(1, (1 << 16 if how in SUBTLE else 1 << 14) >> rows.bit_length() - 1)):
+    for _ in range(8 if how in SUBTLE else 2):
         call = draw_inputs(kernel.spec, workload, "", {}, "cpu") | {name: graph[name] for name in ("rowptr", "col")}
         picked = {"picked": picked_by(how, call, 10, rng)}
         seen.append(properties.evidence(kernel, workload, call, picked, 2))

@@ -121,7 +121,7 @@ def test_a_sum_that_is_kept_in_half_ships_and_one_that_leaves_a_term_away_is_bro
         f'{spec[:begin]}    arguments=(\n        Tensor(name="x", role="input", shape=("t", "k", "n")), Tensor(name="w", role="input", shape=("t", "k"), values=("uniform",)),\n'
         f'        Tensor(name="out", role="output", shape=("t", "n")), Size(name="t"), Size(name="k"), Size(name="n"),\n    ),\n{spec[end:]}'
     )  # fmt: skip
-    (folder / "spec.py").write_text(spec.replace('{"n": 16, "m": 64}', f'{{"t": 40, "k": {experts}, "n": 256}}'))
+    (folder / "spec.py").write_text(spec.replace('{"n": 16, "m": 64}', f'{{"t": 12, "k": {experts}, "n": 64}}'))
     (folder / "reference.py").write_text("def reference(x, w):\n    return {'out': (x * w[..., None]).sum(1)}\n")
     (folder / "baseline.cpp").write_text(text)
     with Evaluator(catalog.load(str(folder)), "cpu", Store(tmp_path / "store")) as made:

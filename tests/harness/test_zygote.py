@@ -15,12 +15,21 @@ from harness.problems.pytorch import ProblemWorker
 from harness.processes import fork_server
 from kernels.spec import Spec, Tensor, Workload
 
-CODE = """
-import importlib.util, json, sys
+BOTH = """
+import importlib.util, json, os, sys
 spec = importlib.util.spec_from_file_location("python_worker", sys.argv[1])
 python_worker = importlib.util.module_from_spec(spec); spec.loader.exec_module(python_worker)
 python_worker.use_site(sys.argv[2])
 import torch
+for code in sys.argv[3:]:
+    if not (child := os.fork()):
+        exec(code)
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+"""Each code in a process of its own, in which torch is imported and nothing is warm."""
+DEVICES = """
 asked = []
 def count():
     asked.append("how many devices")
@@ -34,6 +43,21 @@ python_worker.warm(False)
 at_warming = list(asked)
 print(json.dumps({"asked": at_warming, "same": torch.cuda.is_available is before, "now": torch.cuda.is_available(),
                   "then": asked, "ready": "torch.utils.cpp_extension" in sys.modules, "off": len(python_worker.OFF)}))
+"""
+IMPORTS = """
+asked, threads = [], len(os.listdir("/proc/self/task"))
+for name in ("device_count", "init", "_lazy_init", "get_device_properties", "current_device"):
+    setattr(torch.cuda, name, lambda *_, name=name, **__: asked.append(name))
+python_worker.warm(True)
+before, grown = set(sys.modules), len(os.listdir("/proc/self/task")) - threads
+problem = python_worker.load_sibling("problem")
+with problem.convolutions_in_tf32():
+    torch.nn.functional.conv1d(torch.rand(1, 1, 4), torch.rand(1, 1, 2))
+assert python_worker.load_sibling("describe").Trial(torch.nn.Linear(3, 4), {"l": [{"t": 0}]}).shapes([torch.rand(2, 3)]) == [([2, 4], "float32")]
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+    torch.rand(4) + 1
+late = [name for name in set(sys.modules) - before if name.startswith("torch.")]
+print(json.dumps({"asked": asked, "threads": grown, "late": late}))
 """
 
 
@@ -76,53 +100,28 @@ def test_a_worker_s_temporary_files_lie_in_its_own_folder_and_its_threads_are_fe
     assert done.stdout.split() == [str(tmp_path), "None", "3", "0"], done.stderr[-2000:]
 
 
-IMPORTS = """
-import importlib.util, json, os, sys
-spec = importlib.util.spec_from_file_location("python_worker", sys.argv[1])
-python_worker = importlib.util.module_from_spec(spec); spec.loader.exec_module(python_worker)
-python_worker.use_site(sys.argv[2])
-import torch
-asked, threads = [], len(os.listdir("/proc/self/task"))
-for name in ("device_count", "init", "_lazy_init", "get_device_properties", "current_device"):
-    setattr(torch.cuda, name, lambda *_, name=name, **__: asked.append(name))
-python_worker.warm(True)
-before, grown = set(sys.modules), len(os.listdir("/proc/self/task")) - threads
-problem = python_worker.load_sibling("problem")
-with problem.convolutions_in_tf32():
-    torch.nn.functional.conv1d(torch.rand(1, 1, 4), torch.rand(1, 1, 2))
-assert python_worker.load_sibling("describe").Trial(torch.nn.Linear(3, 4), {"l": [{"t": 0}]}).shapes([torch.rand(2, 3)]) == [([2, 4], "float32")]
-with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-    torch.rand(4) + 1
-late = [name for name in set(sys.modules) - before if name.startswith("torch.")]
-print(json.dumps({"asked": asked, "threads": grown, "late": late}))
-"""
-
-
-def test_what_a_profile_and_a_dispatch_mode_import_is_there_before_the_fork() -> None:
-    """Each is used once by a worker of a problem, as fake tensors are by every one that is described, and would import a
-    thousand modules there."""
-    command = [sys.executable, "-I", "-c", IMPORTS, str(fork_server.FAR_SIDE), fork_server.site_packages()]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    said = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    assert said["asked"] == [] and said["threads"] == 0
-    assert len(said["late"]) < 20, sorted(said["late"])
-
-
-def test_nothing_that_a_worker_needs_initialises_cuda_before_the_fork() -> None:
-    """As on a GPU machine: a torch with CUDA, a CUDA_HOME, and no NVML to answer in the driver's place."""
+def test_a_fork_server_leaves_cuda_alone_and_has_imported_what_its_workers_need() -> None:
+    """As on a GPU machine: a torch with CUDA, a CUDA_HOME, and no NVML to answer in the driver's place. A profile and a dispatch mode are
+    used once by a worker of a problem, as fake tensors are by every one that is described, and would import a thousand modules there."""
     environment = {"PATH": os.environ["PATH"], "CUDA_HOME": "/usr/local/cuda", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", CODE, str(fork_server.FAR_SIDE), fork_server.site_packages()],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        BOTH,
+        str(fork_server.FAR_SIDE),
+        fork_server.site_packages(),
+        DEVICES,
+        IMPORTS,
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said["asked"] == [] and said["same"]
-    assert said["now"] and said["then"] == ["how many devices"]  # the question would have been seen
-    assert said["ready"] and said["off"] > 500
+    devices, imports = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    assert devices["asked"] == [] and devices["same"]
+    assert devices["now"] and devices["then"] == ["how many devices"]  # the question would have been seen
+    assert devices["ready"] and devices["off"] > 500
+    assert imports["asked"] == [] and imports["threads"] == 0
+    assert len(imports["late"]) < 20, sorted(imports["late"])
 
 
 PROBLEM = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x + 1\n"
