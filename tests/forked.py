@@ -87,9 +87,11 @@ class Program:
             stream.close()
 
 
-def run(code: str, *arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def run(
+    code: str, *arguments: object, timeout: float = 120, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)` in the repository."""
-    with Program(code, *arguments) as program:
+    with Program(code, *arguments, environment=environment) as program:
         said = program.stdout.read()  # until its end, or that of the last process that has it open
         status = program.wait(timeout)
         return subprocess.CompletedProcess(code, status, said, program.stderr.read())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.cheats import small
 from graph.opening import answering
 from graph.runs import RunRecord, now
 from graph.session import Ending, RunService, kernel_digest
@@ -84,6 +85,8 @@ class PaperClock(Evaluator):
 def replayed(tmp_path: Path, name: str, rounds: int, dtypes: tuple[str, ...]) -> tuple[Ending, Silent]:
     kernel = catalog.load(name.partition(".")[0])
     on: Device = "cuda" if name.endswith(".cuda") else "cpu"
+    if dtypes:
+        kernel = small(kernel, on, dtypes)
     baseline, path = kernel.baseline(on)
     source = path.read_text()
     made = Settings(

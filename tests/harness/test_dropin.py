@@ -17,6 +17,7 @@ from harness.export.dropin import ExportError
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Device, Scalar, Size, Spec, Tensor, Workload
+from tests import forked
 
 EXPORTED = [name for name in catalog.names() if catalog.load(name).properties is None]
 EVIDENCE = {"held_out_speedup": {"median": 1.25, "low": 1.2, "high": 1.3}, "kernel": "k"}
@@ -52,16 +53,23 @@ def test_the_package_installs_and_passes_its_own_tests(name: str, tmp_path: Path
 def test_what_a_reviewer_gets_is_a_test_and_a_benchmark_that_run(tmp_path: Path) -> None:
     kernel, package = catalog.load("silu_and_mul"), tmp_path / "package"
     exported(kernel, package)
-    (tmp_path / "test_silu_and_mul.py").write_text(review.write(kernel, "cpu"))
-    pytest_of_it = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_silu_and_mul.py"]
-    assert re.search(r"\d+ passed", run(pytest_of_it, tmp_path, package))
-    said = run([sys.executable, "test_silu_and_mul.py"], tmp_path, package)
-    assert said.count("reference in torch") == len(dropin.cases(kernel.spec, "cpu"))
+    quick = review.write(kernel, "cpu").replace("min_run_time=0.2", "min_run_time=0.001")
+    (tmp_path / "test_silu_and_mul.py").write_text(quick)
+
+    def told(what: str, **more: str) -> tuple[int, str]:
+        code = f"import os, pytest, runpy, sys; os.chdir(sys.argv[1]); sys.path[:0] = sys.argv[1:]; {what}"
+        environment = os.environ | {"ASTROLABE_CACHE": str(tmp_path / "cache"), **more}
+        done = forked.run(code, tmp_path, package, environment=environment)
+        return done.returncode, done.stdout + done.stderr
+
+    tested = "sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', 'test_silu_and_mul.py']))"
+    code, said = told(tested)
+    assert code == 0 and re.search(r"\d+ passed", said), said
+    code, said = told("runpy.run_path('test_silu_and_mul.py', run_name='__main__')")
+    assert code == 0 and said.count("reference in torch") == len(dropin.cases(kernel.spec, "cpu")), said
     (tmp_path / "wrong.py").write_text("def twice(input):\n    return input[:, : input.shape[1] // 2] * 2\n")
-    done = subprocess.run(
-        pytest_of_it, cwd=tmp_path, env=os.environ | {"KERNEL": "wrong:twice", "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
-    )  # fmt: skip
-    assert done.returncode == 1 and "Mismatched elements" in done.stdout
+    code, said = told(tested, KERNEL="wrong:twice")
+    assert code == 1 and "Mismatched elements" in said, said
 
 
 @pytest.mark.parametrize("name", EXPORTED)

@@ -1,10 +1,7 @@
-"""A draft in a forked process: the same text as the package gives by itself, and what a hostile module comes to."""
+"""A draft in a forked process, and what a hostile module comes to."""
 
-import json
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -27,11 +24,9 @@ def get_inputs():
 """
 
 
-def test_the_package_by_itself_says_the_same(tmp_path):
-    (tmp_path / "problem.py").write_text(MODULE)
-    command = [sys.executable, "-I", str(drafting.PACKAGE), "problem.py", "cuda", "out.json", "eager"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    assert drafting.draft(MODULE, "cuda").source == json.loads((tmp_path / "out.json").read_text())["source"]
+def test_a_module_is_drafted_there():
+    """That the package runs by itself is tested beside it."""
+    assert "class ModelNew" in drafting.draft(MODULE, "cuda").source
 
 
 @pytest.mark.parametrize(
