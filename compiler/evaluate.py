@@ -20,7 +20,7 @@ from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.partition import ROW, Member
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
-from compiler.phases import SCANS, SORTS, PhasesKernel
+from compiler.phases import SCANS, SCATTERS, SORTS, PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.streams import StreamKernel
 from kernels import catalog
@@ -72,7 +72,7 @@ class _Evaluation:
 
     def run(self) -> dict[str, torch.Tensor]:
         for name, buffer in self.program.outputs.items():
-            if name in self.program.scattered:
+            if name in self.program.inputs:  # what is not written stays
                 self.memory[buffer] = self.memory[self.program.inputs[name]].clone()
                 continue
             wide = torch.float64 if buffer.dtype.is_floating_point else torch.int64
@@ -134,9 +134,12 @@ class _Evaluation:
                 place = place + self.value(by) * self.index(stride)
             when = torch.tensor(True) if definition.when is None else self.value(definition.when(at))
             place, value, when = torch.broadcast_tensors(torch.as_tensor(place), value, when)
-            self.memory[buffer].index_put_(
-                (place[when],), value[when].to(self.memory[buffer].dtype), accumulate=kind == "add"
-            )
+            memory = self.memory[buffer]
+            given = value[when].to(memory.dtype)
+            if (join := SCATTERS[kind]) in ("", "sum"):
+                memory.index_put_((place[when],), given, accumulate=bool(join))
+            else:
+                memory.scatter_reduce_(0, place[when], given, f"a{join}")
 
     def _kernel(self, kernel: PackedKernel) -> None:
         if isinstance(kernel, StreamKernel | PhasesKernel):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import sympy
 import torch
 
@@ -9,6 +11,7 @@ from compiler.draft.expressions import (
     COMPUTED,
     Expr,
     all_of,
+    binary,
     cast,
     compare,
     constant,
@@ -124,6 +127,48 @@ def _along(kind: str):
     return lowered
 
 
+JOINS = {"sum": "add", "mean": "add", "amax": "scatter_max", "amin": "scatter_min"}
+JOINED = (torch.float32, torch.float64, torch.int32, torch.int64)
+"""What the device compares and swaps in one step."""
+
+
+def _reduced(low: Lowering, a: Value, dim, indices: Value, source: Value, reduce, include_self=True):
+    """aten.scatter_reduce, whose indices have the source's axes, and aten.index_reduce, whose have one."""
+    floating = a.dtype.is_floating_point
+    if reduce not in JOINS or (reduce == "mean" and not floating) or not is_kept(low):
+        return None
+    if not floating and a.dtype not in JOINED:
+        raise NoDraft(f"no phase joins {str(a.dtype).removeprefix('torch.')} at computed places")
+    dim %= len(a.shape)
+    along = len(indices.shape) == len(source.shape)
+    shape = indices.shape if along else source.shape
+    dtype = torch.float32 if floating and a.dtype.itemsize < 4 else a.dtype
+    type = COMPUTED[dtype]
+
+    def at(position):
+        place = cast(indices.at(position if along else [position[dim]]), "int64_t")
+        return [place if n == dim else p for n, p in enumerate(position)]
+
+    def made(kind: str, start, element, dtype: torch.dtype = dtype) -> Value:
+        return into(low, low.program.formula(a.shape, dtype, start, low.name), kind, shape, element, at)
+
+    start = lambda position: cast(a.at(position), type)  # noqa: E731
+    count = None
+    if reduce == "mean" or not include_self:
+        count = made("add", lambda _: constant(int(include_self), type), lambda _: constant(1, type)).at
+    if count is not None and not include_self:
+        reset = {"amax": -math.inf, "amin": math.inf}.get(reduce, 0) if floating else None
+        if reset is None and reduce != "sum":
+            raise NoDraft("integers at places that take no part themselves")
+        begin, named = constant(reset or 0, type), count
+        start = lambda p: where(compare("gt", named(p), constant(0, type)), begin, cast(a.at(p), type))  # noqa: E731
+    joined = made(JOINS[reduce], start, lambda position: cast(source.at(position), type))
+    if reduce != "mean" or count is None:
+        return low.formula(joined.at, a.shape, a.dtype)
+    most = lambda p: make("max", count(p), constant(1, type), type=type)  # noqa: E731
+    return low.formula(lambda p: binary("div", joined.at(p), most(p)), a.shape, a.dtype)
+
+
 # ------------------------------------------------------------------------------------------ places in sorted rows
 
 
@@ -223,6 +268,8 @@ for _name in ("aten.empty_permuted.default", "aten.empty.memory_format"):
 for _name in ("aten.scatter.src", "aten.scatter.value"):
     _in_memory(_name, _along("map"))
 LOWERINGS["aten.scatter_add.default"] = _along("add")
+LOWERINGS["aten.scatter_reduce.two"] = _reduced
+LOWERINGS["aten.index_reduce.default"] = _reduced
 LOWERINGS["aten.searchsorted.Tensor"] = _searchsorted
 LOWERINGS["aten.searchsorted.Scalar"] = _searchsorted
 LOWERINGS["aten.bucketize.Tensor"] = _bucketize

@@ -22,6 +22,8 @@ from compiler.streams import _symbols
 PHASES = "phases"
 """The layout."""
 SCANS = {"scan_sum": "sum", "scan_prod": "prod", "scan_max": "max", "scan_min": "min"}
+SCATTERS = {"map": "", "add": "sum", "scatter_max": "max", "scatter_min": "min"}
+"""What is stored at places, and how it joins what is there."""
 SORTS = ("sort", "sort_falling")
 NTHS = ("nth", "nth_falling")
 FOLDS = ("sum", "prod", "max", "min", "any", "all")
@@ -73,7 +75,7 @@ def phases_of(program: SelectedProgram, outputs: set[Buffer], inout: set[str]) -
     """All that the outputs need as one kernel. Raises NoDraft where a tensor is changed in place under its readers, or where a
     phase would be a matrix product or a search for places."""
     definitions = _needed(program, outputs)
-    if other := {d.kind for d in definitions} - {"map", "add", *FOLDS, *SCANS, *SORTS}:
+    if other := {d.kind for d in definitions} - {*SCATTERS, *FOLDS, *SCANS, *SORTS}:
         raise NoDraft(f"no phase does this: {', '.join(sorted(other))}")
     first = next((d for d in definitions if d.kind != "map"), definitions[0])
     most = min(first.reduced, default=max(0, len(first.ranges) - 1))
@@ -142,7 +144,7 @@ def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase 
     name = program.name
     if lead is None:
         rest = sympy.cancel(product(sizes) / units)
-        if kind not in ("map", "add") or sympy.denom(rest) != 1:
+        if kind not in SCATTERS or sympy.denom(rest) != 1:
             return None
         inner = ranges.variable(name("at"), rest)
         at = unflatten(sympy.expand(unit * rest + inner), sizes, ranges)

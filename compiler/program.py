@@ -17,7 +17,7 @@ import torch
 from compiler import indexing, operators, ordered  # noqa: F401 -- registered by being imported
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, walk
-from compiler.draft.index import FloorDiv, Index, joined, size_symbol
+from compiler.draft.index import FloorDiv, Index, joined, size_symbol, unflatten
 from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients
 from compiler.draft.names import RESERVED
 from compiler.draft.packing import _is_multiple
@@ -63,8 +63,6 @@ class KernelProgram:
     kernels: list[PackedKernel]
     lane: Index
     """The variable of an element in its pack."""
-    scattered: frozenset[str] = frozenset()
-    """Outputs of which only elements at computed places are written; the others stay as they are."""
     quotients: dict[sympy.Symbol, Index] = field(default_factory=dict)
     """Sizes that are quotients of others."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -285,23 +283,16 @@ def _lowered(
     if lowered.in_memory:
         together = phases_of(lowered, set(outputs.values()), set(inputs) & set(outputs))
         return KernelProgram(
-            spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, [together], sympy.S.Zero, _scattered_names(spec, traced, values),
+            spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, [together], sympy.S.Zero,
             {symbol: index for index, symbol in quotients.items()},
         )  # fmt: skip
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
     fusion = Fusion(lowered, set(outputs.values()), vector, short_fold)
-    scattered = _scattered_names(spec, traced, values)
     kernels = sorted([*_kernels(fusion), *streams], key=lambda kernel: kernel.order)
-    program = KernelProgram(
-        spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane, scattered
-    )
+    program = KernelProgram(spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane)
     _check(program)
     return program
-
-
-def _scattered_names(spec: Spec, traced: Traced, values) -> frozenset[str]:
-    return frozenset(t.name for t in spec.outputs if values[traced.outputs[t.name]].scatter is not None)
 
 
 def _output(lowered: SelectedProgram, tensor: Tensor, value: Value, shape, dtype: torch.dtype, taken) -> Buffer:
@@ -316,12 +307,44 @@ def _output(lowered: SelectedProgram, tensor: Tensor, value: Value, shape, dtype
     buffer = Buffer(lowered.name(f"{tensor.name}_out"), shape, dtype, text=tensor.name)
     lowered.buffers.append(buffer)
     pieces = value.pieces if value.buffer is None else ()
-    if pieces and len({part.value.shape for part in pieces}) == 1:
+    alike = len({part.value.shape for part in pieces}) == 1
+    if tensor.role == "inout":  # parts of parts, too: so each thread reads what it writes itself
+        pieces, alike = _moved(lowered, tensor.name, _parts(lowered, pieces)), True
+    if pieces and alike:
         for piece in pieces:
             _write(lowered, piece.value, buffer, tensor.name, type, piece.place)
     else:
         _write(lowered, lowered.reshape(value, shape), buffer, tensor.name, type)
     return buffer
+
+
+def _parts(lowered: Lowered, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Of parts that are concatenations themselves their parts."""
+
+    def within(outer: Piece, inner: Piece) -> Piece:
+        def place(position):
+            return outer.place(unflatten(inner.place(position), outer.value.shape, lowered.ranges))
+
+        return Piece(inner.value, place)
+
+    found: list[Piece] = []
+    for piece in pieces:
+        own = piece.value.pieces if piece.value.buffer is None else ()
+        found += [within(piece, one) for one in _parts(lowered, own)] or [piece]
+    return tuple(found)
+
+
+def _moved(lowered: Lowered, name: str, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Without those that stay what the tensor of that name held, if others are left."""
+
+    def stays(piece: Piece) -> bool:
+        at = [lowered.ranges.named(f"read{axis}", size) for axis, size in enumerate(piece.value.shape)]
+        element = piece.value.at(at)
+        while element.op == "cast":
+            element = element.args[0]
+        return element.op == "load" and element.args[0].text == name and joined(element.args[1] - piece.place(at)) == 0
+
+    return tuple(piece for piece in pieces if not stays(piece)) or pieces
 
 
 MOST_COLUMNS = 8

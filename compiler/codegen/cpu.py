@@ -457,7 +457,7 @@ class CpuFile(HostFile):
             return phases_function(program, kernel, name, cpu=True)
         return elements_function(program, kernel, name)
 
-    def _launch(self, program: KernelProgram, together, narrow: bool) -> list[str]:
+    def _launch(self, program: KernelProgram, at: int, together, narrow: bool) -> list[str]:
         return [line for function, plan in together for line in self._call(program, function, plan)]
 
     def _call(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:

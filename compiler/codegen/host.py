@@ -153,10 +153,11 @@ class HostFile:
         calls: list[str] = []
         plans = list(zip(functions, version.kernels, strict=True))
         while plans:
+            at = len(functions) - len(plans)
             together = [plans.pop(0)]
             while plans and _independent(together, plans[0]):
                 together.append(plans.pop(0))
-            launch = self._launch(program, together, version.narrow)
+            launch = self._launch(program, at, together, version.narrow)
             calls += ["{", *(f"    {line}" for line in launch), "}"] if calls or plans else launch
         if not guards:
             return frozenset(), [f"    {line}" for line in calls]
@@ -188,12 +189,12 @@ class HostFile:
             guards += dict.fromkeys(f"{in_axes(program, kernel.rows)} < {version.most_rows}" for kernel, _ in rows)
         return [g for g in guards if not _always(g)]
 
-    def _launch(self, program: KernelProgram, together, narrow: bool) -> list[str]:
+    def _launch(self, program: KernelProgram, at: int, together, narrow: bool) -> list[str]:
         function, plan = together[0]
         kernel, sketch = function.kernel, plan.sketch
         if isinstance(sketch, Rows):
             if sketch.by_size:
-                loops = self._function(program, program.kernels.index(kernel), plan, narrow, False)
+                loops = self._function(program, at, plan, narrow, False)
                 return self._launch_rows_by_size(program, function, loops, plan)
             return self._launch_rows(program, function, plan)
         if isinstance(sketch, Columns):

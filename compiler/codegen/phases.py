@@ -12,7 +12,7 @@ from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
 from compiler.draft.expressions import COMPUTED, Expr, walk
 from compiler.draft.printing import STORED, Scope, _bare, index_text, number_text
-from compiler.phases import NTHS, SCANS, SORTS, Phase, PhasesKernel
+from compiler.phases import NTHS, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
 from compiler.streams import _symbols
 
@@ -71,7 +71,7 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
 
 def _is_alone(phase: Phase) -> bool:
     """Whether a block does it although blocks could share others: one reduction or scan."""
-    return phase.definition.kind not in ("map", "add", *SORTS) and phase.outer_end == 1
+    return phase.definition.kind not in (*SCATTERS, *SORTS) and phase.outer_end == 1
 
 
 def _places(program: KernelProgram, phase: Phase) -> str:
@@ -124,7 +124,7 @@ def _call(text: Text, phase: Phase) -> list[str]:
     out, type = definition.outs[0], definition.type
     ends = f"{index_text(phase.outer_end)}, {index_text(phase.inner_end)}"
     ends = ends if isinstance(text, CpuText) else f"span, {ends}"
-    if kind in ("map", "add"):
+    if kind in SCATTERS:
         scope = Scope(0)
         printer = Printer(text, scope, phase.roots, {})
         inner = Scope(1 if phase.when is not None else 0, scope)
@@ -134,7 +134,11 @@ def _call(text: Text, phase: Phase) -> list[str]:
         stored = text.stored_text(out, value)
         if kind == "add" and not isinstance(text, CpuText):
             return _added(text, phase, ends)
-        line = f"phase_add(&{place}, {stored});" if kind == "add" else f"{place} = {stored};"
+        line = f"{place} = {stored};"
+        if kind == "add":
+            line = f"phase_add(&{place}, {stored});"
+        elif SCATTERS[kind]:
+            line = f"phase_join(&{place}, {stored}, []({type} a, {type} b) {{ return {FOLD_OF[SCATTERS[kind]]}; }});"
         lines = [*scope.lines, *inner.lines, line]
         if when is not None:
             lines = [*scope.lines, f"if ({when}) {{", *inner.lines, f"    {line}", "}"]

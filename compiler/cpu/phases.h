@@ -35,6 +35,8 @@ inline void phase_scatter(int64_t outer, int64_t inner, Body body) {
 
 template <typename T>
 inline void phase_add(T* to, T value) { *to += value; }
+template <typename T, typename Join>
+inline void phase_join(T* to, T value, Join join) { *to = join(*to, value); }
 
 // Lanes side by side, joined at the end; a block of steps apart from the others, so that a million numbers are not added one by one.
 template <typename T, typename Element, typename Put, typename Join>

@@ -46,6 +46,29 @@ __device__ __forceinline__ void phase_add<int64_t>(int64_t* to, int64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 }
 
+// What is there becomes join(that, value).
+template <typename T, typename Join>
+__device__ __forceinline__ void phase_join(T* to, T value, Join join) {
+    using Word = typename std::conditional<sizeof(T) == 8, unsigned long long, unsigned>::type;
+    static_assert(sizeof(T) == sizeof(Word), "compared and swapped in one step");
+    Word* const word = reinterpret_cast<Word*>(to);
+    for (Word before = *reinterpret_cast<volatile Word*>(to);;) {
+        T now;
+        memcpy(&now, &before, sizeof(T));
+        now = join(now, value);
+        Word wanted;
+        memcpy(&wanted, &now, sizeof(T));
+        if (wanted == before) {
+            return;
+        }
+        const Word found = atomicCAS(word, before, wanted);
+        if (found == before) {
+            return;
+        }
+        before = found;
+    }
+}
+
 // Whether what the grid adds to is so little that each block first adds to a copy in its own memory.
 constexpr int64_t kFewPlaces = 2048;
 __host__ __device__ __forceinline__ bool are_few(int64_t places, int64_t count) { return places <= kFewPlaces && 16 * places <= count; }

@@ -18,7 +18,7 @@ OUTPUTS = {
     "ordered": ('("rows", "cols")', "float32"), "places": ('("rows", "cols")', "int64"), "total": ('("rows", "cols")', "float32"),
     "most": ('("rows", "cols")', "float32"), "counts": ('("rows", "cols")', "int32"), "kept": ('("rows", "cols")', "float32"),
     "back": ('("rows", "cols")', "int64"), "level": ('("rows", "cols")', "int64"), "few": ('("rows", "9")', "float32"),
-    "ranks": ('("rows", "cols")', "int64"),
+    "ranks": ('("rows", "cols")', "int64"), "joined": ('("rows", "cols")', "float32"), "most_ids": ('("rows", "cols")', "int64"),
 }  # fmt: skip
 ROWS = """\
 import torch
@@ -34,7 +34,8 @@ def reference(x, ids, edge):
     return {
         "ordered": ordered, "places": places, "total": total, "most": x.cummax(1)[0] + x.flip(1).cummin(1)[0].flip(1), "counts": counts,
         "kept": torch.where(total > 0.3, x, kept), "back": back, "level": torch.bucketize(x, edge.sort().values), "few": x.topk(9)[0],
-        "ranks": (x * 1.5).argsort(dim=-1, stable=True),
+        "ranks": (x * 1.5).argsort(dim=-1, stable=True), "joined": x.scatter_reduce(1, ids % x.shape[1], 2 * x, "mean"),
+        "most_ids": ids.scatter_reduce(1, ids % x.shape[1], 2 * ids, "amax"),
     }
 """
 WHOLE = """\
@@ -53,8 +54,12 @@ def reference(x, ids, edge):
     firsts = torch.bincount(ids[:, 0] % x.shape[0], minlength=x.shape[0]).cumsum(0)
     segments = torch.zeros_like(x).index_add(0, torch.searchsorted(firsts, torch.arange(x.shape[0]), right=True), x)
     one_hot = torch.nn.functional.one_hot(ids[:, 0] % 9, 9)
+    row = ids[:, 0] % x.shape[0]
+    highest = torch.full_like(x, -torch.inf).scatter_reduce(0, row[:, None].expand_as(x), x, "amax")
+    means = x.index_reduce(0, row, x, "mean", include_self=False) + x.index_reduce(0, row, 2 * x, "amin")
+    few = torch.zeros_like(ids).scatter_reduce(1, ids % x.shape[1], ids, "amax")
     return {
-        "ordered": x.cumsum(0), "places": order.view(x.shape), "total": sums, "most": x.sort(0)[0], "counts": added.expand_as(ids),
+        "ordered": x.cumsum(0), "places": order.view(x.shape), "total": sums, "joined": torch.exp(x - highest[row]) + means, "most_ids": few, "most": x.sort(0)[0], "counts": added.expand_as(ids),
         "kept": segments + ends[-1], "back": rows.view(x.shape), "level": ids, "few": one_hot.cumsum(0),
         "ranks": (x * 1.5).argsort(dim=0, stable=True),
     }

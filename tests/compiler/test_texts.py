@@ -232,6 +232,29 @@ def test_a_thread_never_reads_what_another_writes_in_place(tmp_path):
         Meaning(kernel.spec, (tmp_path / "reference.py").read_text()).program(kernel.spec.dtypes[0], 1)
 
 
+def test_pairs_of_neighbours_are_turned_in_place_and_the_rest_is_left_alone(tmp_path):
+    sizes = " ".join(
+        f'Workload(axes={{"rows": {rows}, "cols": 48}}, dtype="float16", devices=("cuda",)),' for rows in (3, 70)
+    )
+    (tmp_path / "spec.py").write_text(SPEC.format(dtype="float16", role="inout", outputs="", workloads=sizes))
+    reference = """\
+import torch
+
+
+def reference(x, w, places, codes, eps):
+    a, b = x[:, :32:2], x[:, 1:32:2]
+    turned = torch.stack((a * w[:16] - b * w[16:32], a * w[16:32] + b * w[:16]), -1)
+    return {"x": torch.cat((turned.flatten(1), x[:, 32:]), -1)}
+"""
+    (tmp_path / "reference.py").write_text(reference)
+    text = source(catalog.load(str(tmp_path)).spec, reference)
+    kernels = read_head(text).versions["float16"][0].kernels
+    assert len(kernels) == 1, "what stays is not written"
+    (tmp_path / "candidate.cu").write_text(text)
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 OF_PARTS = {
     "a group of neighbours is its largest's part": (
         '("rows", "cols//32", "32")', "", "(lambda g: g / g.abs().amax(-1, keepdim=True).clamp(min=1e-3))(x.view(x.shape[0], -1, 32))", 64, "rows",
@@ -242,6 +265,9 @@ OF_PARTS = {
     "two values in a byte": (
         '("rows", "cols//2")', ', dtype="uint8"',
         "(lambda a, b: a | b << 4)(*(x - x.amin(-1, keepdim=True)).mul(4).floor().clamp(0, 15).to(torch.uint8).chunk(2, -1))", 64, "rows",
+    ),
+    "groups of columns over all rows": (
+        '("rows", "cols")', "", "(lambda g: (g - g.mean((0, 2), keepdim=True)).reshape(x.shape) * w)(x.view(x.shape[0], 4, -1))", 40, "rows",
     ),
     "turned round": ('("rows", "cols")', "", "torch.roll(x.float(), (1, -1), (0, 1)) + w", 40, "elements"),
     "running sums": ('("rows", "cols")', "", "(x * 0.125).cumsum(-1)", 264, "phases"),

@@ -326,6 +326,11 @@ template <typename V> V atomicAdd(V* to, V value) {
   *to = before + value;
   return before;
 }
+template <typename V> V atomicCAS(V* to, V expected, V value) {
+  const V before = *to;
+  if (before == expected) *to = value;
+  return before;
+}
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
 
 // Launching.

@@ -8,11 +8,6 @@ inline float4 atomicAdd(float4* to, float4 value) {
   *to = {before.x + value.x, before.y + value.y, before.z + value.z, before.w + value.w};
   return before;
 }
-inline int atomicCAS(int* to, int expected, int value) {
-  const int before = *to;
-  if (before == expected) *to = value;
-  return before;
-}
 inline int atomicMin(int* to, int value) {
   const int before = *to;
   *to = min(before, value);
