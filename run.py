@@ -88,8 +88,15 @@ def parser_of(name: str) -> Parser:
     return parser_for(record_of(name), "run.py" if name == "run" else f"run.py {name}")
 
 
+def _working_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        raise SystemExit(usage_error("the working folder is gone: change to one that is there")) from None
+
+
 def parse(words: list[str]) -> Options:
-    for word in words:
+    for word in (*words, _working_folder(), str(Path(__file__).resolve().parent), os.environ.get("HOME", "")):
         if not word.isascii() and any("\udc80" <= letter <= "\udcff" for letter in word):
             shown = word.encode(errors="surrogateescape").decode(errors="replace")
             raise SystemExit(usage_error(f"{shown!r} is no UTF-8, which file names must be: rename it"))

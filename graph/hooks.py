@@ -7,16 +7,24 @@ import os
 import shlex
 import subprocess
 from typing import Any
+from urllib.parse import urlsplit
 
 from graph.runs import RunError, RunFolder
 from harness.report.inert import one_line
 
+URL = ("http://", "https://")
 COMMAND_S, WEBHOOK_S = 60.0, 10.0
 """Then it is given up: whoever waits for the run waits for this as well."""
 
 
 def check_target(target: str) -> str:
-    """`target` where it is something to call. Raises RunError."""
+    """`target` where it is something to call. Raises RunError, also where the environment's proxy for that URL cannot be used."""
+    if target.startswith(URL):
+        try:
+            _proxy(target)
+        except ValueError as error:
+            raise RunError(f"--on-end {_host(target)}: {error}") from None
+        return target
     try:
         words = shlex.split(target)
     except ValueError as error:
@@ -37,7 +45,7 @@ def tell(target: str, run: RunFolder, state: str, message: str = "", result: dic
         "result": result,
     }
     body = json.dumps(record)
-    if target.startswith(("http://", "https://")):
+    if target.startswith(URL):
         return _post(target, body)
     names = {"ASTROLABE_RUN": run.id, "ASTROLABE_STATE": state, "ASTROLABE_FOLDER": folder}
     try:
@@ -58,11 +66,26 @@ def tell(target: str, run: RunFolder, state: str, message: str = "", result: dic
 def _post(url: str, body: str) -> str:
     import httpx
 
+    way = ""
     try:
-        answer = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=WEBHOOK_S)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return f"--on-end: {_host(url)} cannot be told: {one_line(error, 160)}"
-    return "" if answer.is_success else f"--on-end: {_host(url)} answered HTTP {answer.status_code}"
+        proxy = _proxy(url)
+        way = f" through the proxy {proxy}" if proxy else ""
+        answer = httpx.post(
+            url, content=body, headers={"content-type": "application/json"}, timeout=WEBHOOK_S, trust_env=bool(proxy)
+        )
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        return f"--on-end: {_host(url)} cannot be told{way}: {one_line(error, 160)}"
+    return "" if answer.is_success else f"--on-end: {_host(url)} answered HTTP {answer.status_code}{way}"
+
+
+def _proxy(url: str) -> str:
+    """What stands before that server, as `proxy_of` says it. Raises ValueError where it cannot be used, or the URL names no server."""
+    from nodes.policies.wire import proxy_of
+
+    parts = urlsplit(url)
+    if not parts.hostname:
+        raise ValueError("the URL names no server")
+    return proxy_of(parts.scheme, parts.hostname)
 
 
 def _host(url: str) -> str:

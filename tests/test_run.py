@@ -264,11 +264,28 @@ def test_one_damaged_record_does_not_hide_the_other_runs(tmp_path: Path, capsys:
 # --- quick commands ------------------------------------------------------------------------------------------------
 
 
+def test_a_working_folder_that_is_no_utf_8_or_gone_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, said in ((b"caf\xe9", "is no UTF-8"), (b"gone", "the working folder is gone")):
+        folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        folder.rmdir() if name == b"gone" else None
+        assert said in refused(capsys, "check", ".")
+
+
+def test_an_on_end_that_cannot_be_called_leaves_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--kernel", "silu_and_mul", "--device", "cpu", "--on-end", "'open", "--runs-dir", tmp_path / "runs"]
+    assert "cannot be read" in refused(capsys, *words)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_help_says_the_exit_codes() -> None:
     done = started("--help")
     assert done.returncode == 0
     table = done.stdout.split("exit codes:")[1]
-    assert sorted(map(int, re.findall(r" (\d+)  \w", table))) == [0, 1, 2, 3, 75, 130]
+    assert sorted(map(int, re.findall(r" (\d+) {2,4}\w", table))) == [0, 1, 2, 3, 75, 130]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["kernels"], ["runs"]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from graph.commands.opened import asker, choose_display, close, notify_on_end, open_service
+from graph.commands.opened import asker, check_on_end, choose_display, close, notify_on_end, open_service
 from graph.commands.options import CHANGES, UNSAID, Command, Working, policy_changes
 from harness.options import Option, command_line, list_given
 from nodes.options import RunOptions
@@ -29,6 +29,7 @@ class ForkCommand(Working, Command):
         from graph.runs import RunFolder, new_id, now, valid_id
         from harness.timing.clocks import lock
 
+        check_on_end(self.on_end)
         origin = RunFolder.find(self.runs_dir, self.run).record
         checkpoint = open_service(self.runs_dir, self.checkpointer).checkpoint_id(self.run, self.checkpoint)
         name = valid_id(self.run_id) if self.run_id else new_id(origin.kernel)

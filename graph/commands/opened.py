@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     from harness.engines import Engine
 
 
+def check_on_end(on_end: str) -> None:
+    """Before there is a run. Raises RunError."""
+    if on_end:
+        from graph import hooks
+
+        hooks.check_target(on_end)
+
+
 @contextmanager
 def notify_on_end(on_end: str, run: RunFolder) -> Iterator[None]:
     """Tells --on-end of a failure, too."""
     from graph import hooks
 
-    if on_end:
-        hooks.check_target(on_end)
     try:
         yield
     except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from graph.commands.opened import asker, choose_display, close, notify_on_end, open_service
+from graph.commands.opened import asker, check_on_end, choose_display, close, notify_on_end, open_service
 from graph.commands.options import CHANGES, Command, Working, policy_changes
 from graph.request import PlaceOptions
 from harness.options import Option, list_given
@@ -32,6 +32,7 @@ class ResumeCommand(Working, Command):
         from graph.runs import RunFolder
         from harness.timing.clocks import lock
 
+        check_on_end(self.on_end)
         begun = RunFolder.find(self.runs_dir, self.run)
         answer = from_option(self.answer) if self.answer is not None else None
         changes = list_given(self.changes) | policy_changes(self.policy, self.model)

@@ -6,7 +6,7 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
-from graph.commands.opened import asker, choose_display, close, engine, notify_on_end, open_service
+from graph.commands.opened import asker, check_on_end, choose_display, close, engine, notify_on_end, open_service
 from graph.commands.options import UNSAID, Command, Working
 from graph.request import RunRequest
 from harness.options import command_line
@@ -69,6 +69,7 @@ class RunCommand(RunRequest, Working, Command):
     }
 
     def go(self) -> int:
+        check_on_end(self.on_end)
         with self._begin_imports():
             from graph import checkpoints
 

@@ -41,7 +41,30 @@ def test_what_fails_is_one_sentence(tmp_path: Path, command: str, said: str) -> 
     assert said in sentence and "\n" not in sentence and "secret" not in sentence
 
 
-@pytest.mark.parametrize("target", ["", "  ", "'unfinished"])
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY", "all_proxy"])
+def test_a_loopback_webhook_is_never_told_through_a_proxy(
+    variable: str, tmp_path: Path, httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    httpserver.expect_request("/hook", method="POST").respond_with_data("")
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    assert hooks.tell(httpserver.url_for("/hook"), RunFolder(tmp_path, "run"), "finished") == ""
+
+
+def test_a_proxy_that_cannot_be_used_is_one_sentence_when_the_run_begins_and_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ALL_PROXY", "socks5://user:word@127.0.0.1:9")
+    with pytest.raises(RunError, match="ALL_PROXY=socks5://127.0.0.1:9 is a SOCKS proxy"):
+        hooks.check_target("http://hook.example/x")
+    assert "SOCKS proxy" in hooks.tell("http://hook.example/x", RunFolder(tmp_path, "run"), "finished")
+    monkeypatch.setenv("ALL_PROXY", "http://user:word@127.0.0.1:9")
+    said = hooks.tell("http://hook.example/x", RunFolder(tmp_path, "run"), "finished")
+    assert "through the proxy ALL_PROXY=http://127.0.0.1:9" in said and "word" not in said
+
+
+@pytest.mark.parametrize("target", ["", "  ", "'unfinished", "http://", "https://[::1/x"])
 def test_what_cannot_be_called_is_refused_before_the_run(target: str) -> None:
     with pytest.raises(RunError, match="--on-end"):
         hooks.check_target(target)
