@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import io
+import re
 import sys
 import time
 from collections import Counter
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MOST_CALLS = 48
 """Calls of a test that become cases, evenly taken (upper bound)."""
 MOST_SECONDS = 120.0
+REFERENCE_LIKE = r"(?i)ref(erence)?(_|$)|(^|_)(torch|native|naive|golden|gold|eager|py)(_|$)|expected"
+"""Of names of functions that say what is right, and are no kernels."""
 
 
 @dataclass
@@ -58,8 +61,11 @@ class SeenCall:
         return ranks, tuple(self.numbers), tuple(texts), tuple(self.outputs), tuple(self.both)
 
 
-def watch_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]]:
-    """Run the test, and say what its calls of the kernel were. Raises CaptureError."""
+def watch_test(
+    target: str, wanted: str, file: Path | None = None, *, is_named: bool = False
+) -> tuple[list[SeenCall], str, list[str]]:
+    """Run the test, and say what its calls of the kernel were. `file`: the one of Python that defines it. `is_named`: no other
+    name is taken for it. Raises CaptureError."""
     try:
         import pytest
     except ModuleNotFoundError:
@@ -67,7 +73,7 @@ def watch_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]
     path = Path(target.partition("::")[0]).resolve()
     if not path.is_file():
         raise CaptureError(f"{path} is not there")
-    watcher, calls, faults = CallWatcher(wanted), list[SeenCall](), Counter[str]()
+    watcher, calls, faults = CallWatcher(wanted, file), list[SeenCall](), Counter[str]()
 
     class Plugin:
         started = time.monotonic()
@@ -92,13 +98,13 @@ def watch_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_setup(self, item: Any) -> None:
+            watcher.forget()  # not later: fixtures make inputs and what is expected
             item.own_markers = [mark for mark in item.own_markers if mark.name not in ("skip", "skipif")]
             if time.monotonic() - self.started > MOST_SECONDS:
                 pytest.skip("enough was seen")
 
         @pytest.hookimpl(hookwrapper=True)
         def pytest_runtest_call(self, item: Any) -> Generator[None, Any, None]:
-            watcher.forget()
             outcome: Any = yield
             parameters = getattr(getattr(item, "callspec", None), "params", {})
             for call in watcher.calls:
@@ -113,14 +119,19 @@ def watch_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]
     plugin = Plugin()
     alone = ["-n0"] if importlib.util.find_spec("xdist") is not None else []
     options = ["-q", "-p", "no:cacheprovider", *alone, "--rootdir", str(path.parent)]
-    for engine in (False, True):  # its wrapper that runs here hides the kernel, one that fails ends the test
-        if calls:
-            break
+    first = ""
+    more, waiting = (
+        list[str](),
+        ["parts", "whole", "engine"],
+    )  # of an engine's own wrappers, which run here or fail, fewer each time
+    while waiting and not calls:
+        how = waiting.pop(0)
         faults.clear()
+        watcher.others.clear()
         with (
             _first_on_the_path(path),
-            watcher.standing_in(path, engine),
             watcher.watching(),
+            watcher.standing_in(path, how),
             redirect_stdout(io.StringIO()) as said,
             redirect_stderr(said),
             _without_module_skips(pytest),
@@ -131,25 +142,42 @@ def watch_test(target: str, wanted: str) -> tuple[list[SeenCall], str, list[str]
                 pytest.main([target, *options, "--noconftest"], [plugin])
         for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)]:
             del sys.modules[name]  # another file may have its name
+        first = first or _refusal(watcher, faults, plugin.cases, said.getvalue())
+        likely = [name for name in watcher.others if not re.search(REFERENCE_LIKE, name.rpartition(".")[2])]
+        if not calls and len(likely) == 1 and watcher.wanted == wanted and not is_named:
+            (watcher.wanted,) = likely
+            more.append(f"the test calls {watcher.wanted} and no {wanted}: it is taken for the kernel")
+            waiting.insert(0, how)
+        elif not calls:
+            watcher.wanted, more = wanted, []
     seen = watcher
     if not calls:
-        others = f"; it calls {', '.join(sorted(seen.others))}: name one by --function" if seen.others else ""
-        why = f"; {faults.most_common(1)[0][0]}" if faults else ""
-        if not plugin.cases:
-            errors = [line[1:].strip() for line in said.getvalue().splitlines() if line.startswith("E ")]
-            why = f"; pytest says: {' '.join((errors[-1] if errors else said.getvalue()).split())[-300:]}"
-        raise CaptureError(f"no call of {wanted} was seen whose outputs the test compares{others}{why}")
-    more = []
+        raise CaptureError(f"no call of {wanted} was seen whose outputs the test compares{first}")
     if seen.stood_in:
         more.append(
-            f"{', '.join(seen.stood_in)} cannot be imported here: what the test calls of it was seen and not run"
+            f"{', '.join(seen.stood_in[:6])}{' and others' if len(seen.stood_in) > 6 else ''} cannot be imported here: what the test calls of it was seen and not run"
         )
+    for name, why in list(seen.failed.items())[:3]:
+        more.append(f"{name} was imported in part ({why.splitlines()[0][:120]}): what it lacks was seen and not run")
     if seen.pretends:
         more.append("no GPU is here: the test ran on CPU tensors")
     if plugin.cases > MOST_CALLS:
         more.append(f"{MOST_CALLS} of the test's {plugin.cases} cases were looked at")
     more += [f"{count} cases ended early: {fault}" for fault, count in faults.most_common(2)]
     return calls, "", more
+
+
+def _refusal(watcher: CallWatcher, faults: Counter[str], cases: int, said: str) -> str:
+    """Why a run of the test showed no call, as far as it tells."""
+    others = f"; it calls {', '.join(sorted(watcher.others))}: name one by --function" if watcher.others else ""
+    why = f"; {faults.most_common(1)[0][0]}" if faults else ""
+    if not cases:
+        errors = [line[1:].strip() for line in said.splitlines() if line.startswith("E ")]
+        why = f"; pytest says: {' '.join((errors[-1] if errors else said).split())[-300:]}"
+    packages = sorted({name.partition(".")[0] for name in watcher.stood_in})
+    missing = f"; not installed here: {', '.join(packages[:8])} (what is expected may need one)" if packages else ""
+    failed = "".join(f"; {name} was imported in part ({why[:100]})" for name, why in list(watcher.failed.items())[:1])
+    return f"{others}{why}{failed}{missing}"
 
 
 def _names_of(text: Any) -> list[str]:

@@ -57,8 +57,8 @@ class Calls:
         tensors = [name for name in self.first.tensors if name not in inside]
         tensors, numbers = [*tensors, *self.first.lists], list(self.first.numbers)
         if self.taken is None:
-            tensors = list(self.first.tensors)
-            return [(name, None) for name in (*tensors, *numbers)]
+            named = [name for name in numbers if self.first.numbers[name] is not None]
+            return [(name, None) for name in (*self.first.tensors, *named)]
         parameters = [one for one in self.taken.parameters if not one.is_stream]
         found: dict[int, str] = {}
         for fits in (same, alike):

@@ -35,7 +35,9 @@ def bring(
     try:
         taken = None if is_python(text) else read_function(text, symbol)
         if "::test" in target or re.search(r"\.py::", target):
-            calls, reference, more = watch_test(target, function or bare_name(symbol))
+            calls, reference, more = watch_test(
+                target, function or bare_name(symbol), source if taken is None else None, is_named=bool(function)
+            )
         else:
             calls, reference, more = watch_function(target, arguments)
     except CaptureError as error:

@@ -15,6 +15,12 @@ INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "pow": "**", "matmul": "@", "and": "&", "or": "|", "xor": "^",
     "mod": "%", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "lshift": "<<", "rshift": ">>",
 }  # fmt: skip
+PLACES = frozenset(
+    ("unsqueeze", "squeeze", "transpose", "permute", "sum", "mean", "amax", "amin", "max", "min", "softmax", "log_softmax", "cumsum", "cumprod", "flatten",
+     "select", "unbind", "cat", "stack", "argsort", "sort", "argmax", "argmin", "any", "all", "logsumexp", "var", "std", "swapaxes", "movedim", "gather", "size",
+     "index_select", "scatter_", "index_add_")
+)  # fmt: skip
+"""Functions whose whole numbers are places among the extents, and no sizes."""
 WIDE = "wide"
 """What casts to float32 become, so that they narrow no float64."""
 WIDE_SOURCE = """
@@ -54,18 +60,20 @@ class Writer:
 
     def write(self, expected: torch.Tensor) -> str:
         """The name that holds it after the lines. Raises CaptureError where it does not come from the inputs alone."""
-        return self._tensor(expected, self.watcher.versions.get(id(expected), 0))
+        return self._tensor(expected, self.watcher.versions.get(id(expected), 0), self.watcher.count + 1)
 
-    def _tensor(self, tensor: torch.Tensor, version: int) -> str:
+    def _tensor(self, tensor: torch.Tensor, version: int, when: int) -> str:
+        """The name that holds a tensor as the call of torch of that number read it."""
         key = (id(tensor), version)
+        through, its_version, changed = self.watcher.spoiled.get(id(tensor), (None, 0, when))
+        if changed < when:
+            return self._seen_through(tensor, through, its_version, when)
         if (known := self.known.get(key)) is not None:
             return known
         if (argument := self._argument(tensor, version)) is not None:
             self.used.add(argument)
             return argument
         step = self.watcher.steps.get(key)
-        if id(tensor) in self.watcher.spoiled:
-            raise CaptureError("it was changed through a view of it")
         if step is None:
             raise CaptureError("it depends on a tensor that neither the kernel is given nor torch has made in the test")
         if "rand" in step.function.__name__:
@@ -80,10 +88,23 @@ class Writer:
             self.lines.append(self._changing(name, step))
         return name
 
+    def _seen_through(self, tensor: torch.Tensor, view: Any, version: int, when: int) -> str:
+        """A tensor that was changed through a view of it: what the view holds, where both lie the same in memory."""
+        same = view.data_ptr() == tensor.data_ptr() and view.numel() == tensor.numel() and view.dtype == tensor.dtype
+        if not same or not view.is_contiguous() or not tensor.is_contiguous():
+            raise CaptureError("it was changed through a view of it")
+        key = (-1 - id(tensor), version)
+        if key not in self.known:
+            value = self._tensor(view, version, when)
+            self.known[key] = f"t{len(self.lines)}"
+            sizes: list[Token] = [piece for size in tensor.shape for piece in (Number(size), ", ")]
+            self.lines.append([f"{self.known[key]} = {value}.reshape(", *sizes[:-1], ")"])
+        return self.known[key]
+
     def _argument(self, tensor: torch.Tensor, version: int) -> str | None:
         call = self.call
         for name, given in call.arguments.items():
-            if given is tensor and version == 0 and name not in call.empty:
+            if given is tensor and version == call.versions.get(name, 0) and name not in call.empty:
                 return name
         if version or self.watcher.versions.get(id(tensor), 0):
             return None
@@ -98,7 +119,7 @@ class Writer:
         return None
 
     def _change(self, tensor: torch.Tensor, version: int, step: TorchCall) -> list[Token]:
-        return [f"{self._tensor(tensor, version - 1)}.clone()"]
+        return [f"{self._tensor(tensor, version - 1, step.when)}.clone()"]
 
     def _changing(self, name: str, step: TorchCall) -> list[Token]:
         function = step.function.__name__
@@ -112,6 +133,8 @@ class Writer:
 
         function, name = step.function, step.function.__name__
         given = [self._value(one, step) for one in step.given]
+        if name in PLACES:
+            given = [[repr(one)] if type(one) is int else tokens for one, tokens in zip(step.given, given, strict=True)]
         end: list[Token] = [] if step.at is None else [f"[{step.at}]"]
         bare = name.strip("_")
         if name == "__get__":
@@ -151,7 +174,7 @@ class Writer:
         import torch
 
         if isinstance(value, torch.Tensor):
-            return [self._tensor(value, step.versions.get(id(value), 0))]
+            return [self._tensor(value, step.versions.get(id(value), 0), step.when)]
         if isinstance(value, torch.dtype):
             return [DtypeOf(str(value).removeprefix("torch."))]
         if isinstance(value, torch.device):
