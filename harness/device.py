@@ -286,6 +286,8 @@ class ArgumentBuffers:
         self.device, self.size = device, size
         ArgumentBuffers._next += 1
         self.id = ArgumentBuffers._next
+        self.laid_out = 0
+        """How often argument sets were laid out in it, each in place of those before."""
         self._open(size)
 
     view: torch.Tensor

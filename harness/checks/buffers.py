@@ -27,6 +27,8 @@ class GuardedBuffers:
 
     def __init__(self, spec: Spec, buffers: ArgumentBuffers, layout: Layout, rng: torch.Generator) -> None:
         self.spec, self.buffers, self.layout = spec, buffers, layout
+        buffers.laid_out += 1
+        self.turn = buffers.laid_out
         self.pattern: dict[str, tuple[torch.Tensor, ...]] = {}
         self.written: set[int] = set()
         self.between: dict[tuple[str, int], torch.Tensor] = {}
@@ -34,6 +36,12 @@ class GuardedBuffers:
         for tensor in spec.tensors:
             views = layout.head(buffers, tensor), layout.tail(buffers, tensor)
             self.pattern[tensor.name] = tuple(_filled(view, rng) for view in views)
+
+    def _require_undisturbed(self) -> None:
+        """Raises RuntimeError where the memory was laid out anew meanwhile, by whoever had to call something there: what lies in it is nobody's
+        fault then. An honest candidate was CHEATED so, since its baseline was compiled for behind its guards."""
+        if self.buffers.laid_out != self.turn:
+            raise RuntimeError("the harness laid out the memory of a check anew before it had looked at it")
 
     def message(self, slots: int = 1, **more: Any) -> dict[str, Any]:
         return self.layout.message(self.buffers, slots, **more)
@@ -112,6 +120,7 @@ class GuardedBuffers:
     def check_guards(self, name: str) -> Check:
         import torch
 
+        self._require_undisturbed()
         label = self.layout.workload.label
         for tensor in self.spec.tensors:
             head, tail = self.pattern[tensor.name]
@@ -132,6 +141,7 @@ class GuardedBuffers:
     def check_inputs(self, slot: int, inputs: dict[str, torch.Tensor], name: str) -> Check:
         import torch
 
+        self._require_undisturbed()
         label = self.layout.workload.label
         for tensor in self.spec.tensors:
             if tensor.role == "input":
@@ -154,6 +164,7 @@ class GuardedBuffers:
 
     def check_outputs(self, slot: int, right: Right | Sliced, name: str) -> Check:
         """Every element of every output against the reference, and the properties that a call's outputs must have."""
+        self._require_undisturbed()
         label = self.layout.workload.label
         if isinstance(right, Sliced):
             return self._check_slices(slot, right, f"{name}, in {len(right)} slices")

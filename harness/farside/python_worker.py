@@ -348,9 +348,11 @@ class PythonRequestLoop(native.RequestLoop):
         places = self.copier.find_in_place(returned, outputs)
         if not places:
             raise NotInPlace
-        first, own = places[0][0], {to for to, _, _ in places}
-        elsewhere = {place for to, place in neighbours.returned.items() if to not in own}
-        if elsewhere & {place for _, place, _ in places}:  # one buffer for all calls
+        first = places[0][0]
+        elsewhere = [place for other, (_, kept) in self.kept.items() if other != first for place in kept]
+        if any(
+            a < b + m and b < a + n for _, a, n in places for _, b, m in elsewhere
+        ):  # one buffer for all calls, or a ring of some
             raise NotInPlace
         neighbours.returned |= {to: place for to, place, _ in places}
         self.kept[first] = returned, places

@@ -137,7 +137,7 @@ class ProblemRules(KernelRules):
         before = profile(self.session, self.session.build(eager), workload, eager=True)
         if not now or not before:
             return ""
-        timed, unknown = profile_timed_calls(self.session, build, workload, cache)
+        timed, unknown = profile_timed_calls(self.session, build, workload, cache, self.session.build(eager))
         if unknown:
             return unknown
         if any(shares.by_library(name) for name in timed.keys() - now.keys() - before.keys()):

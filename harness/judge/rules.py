@@ -28,6 +28,8 @@ WARM_CALLS = 16
 """Calls before the one that is profiled: as many for the eager module as for a candidate, since their times are compared."""
 
 
+OWN_FAULT = re.compile(r"^the process |\(candidate\.py, line \d+\)")
+"""Reasons of failures that are the candidate's: its process ended, or a line of its own raised."""
 NEIGHBOURS = re.compile(r"^(void )?(produce|poison|evict|evict_last|evict_normally|consume)_kernel\(")
 """Names of what stands around a timed call (probes/company.cu)."""
 
@@ -106,7 +108,7 @@ class KernelRules:
         if not is_python_side(backends.get(build.backend)):
             return ""
         if self.session.device == "cuda":
-            return profile_timed_calls(self.session, build, workload, cache)[1]
+            return profile_timed_calls(self.session, build, workload, cache, None)[1]
         return whose_code.doubt(whose_code.watch(self.session, build, workload, cache), libraries=self.libraries)
 
     def why_unclear(self) -> str:
@@ -128,15 +130,31 @@ def kernels_of_calls(
 
 
 def profile_timed_calls(
-    session: EvaluationSession, build: Build, workload: Workload, cache: Cache
+    session: EvaluationSession, build: Build, workload: Workload, cache: Cache, control: Build | None
 ) -> tuple[dict[str, float], str]:
-    """What `kernels_of_timed_calls` finds, and why it could not be found out, or "". Raises WorkerFailure where the candidate cheats."""
+    """What `kernels_of_timed_calls` finds, and why it could not be found out by the candidate's fault, or "". Raises WorkerFailure where it cheats.
+
+    Where no profile can be had here it decides nothing, and a notice says so: that of a call by itself has passed. So it is where `control`,
+    eager torch, cannot be profiled either; without one where the candidate's process lives and the error is none of its source's lines.
+    """
     try:
         return kernels_of_timed_calls(session, build, workload, cache), ""
     except WorkerFailure as fault:
         if fault.outcome is Outcome.CHEATED:
             raise
-        return {}, f"whose code did the work is not known: its timed calls could not be profiled: {fault.reason[:200]}"
+        reason = fault.reason[:200]
+        its_own = fault.outcome is not Outcome.RUNTIME_ERROR or OWN_FAULT.search(fault.reason) is not None
+    if control is not None:
+        try:
+            kernels_of_timed_calls(session, control, workload, cache)
+            its_own = True
+        except WorkerFailure:
+            its_own = False
+    if its_own:
+        return {}, f"whose code did the work is not known: its timed calls could not be profiled: {reason}"
+    notice = f"timed calls cannot be profiled on this machine, so whose kernels they run is not looked at: {reason}"
+    session.notices = tuple(dict.fromkeys((*session.notices, notice)))
+    return {}, ""
 
 
 def kernels_of_timed_calls(

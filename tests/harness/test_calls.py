@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from harness import backends
-from harness.device import facts
+from harness.checks.buffers import GuardedBuffers
+from harness.checks.layout import Layout
+from harness.device import ArgumentBuffers, facts
 from harness.farside.worker import CTYPES, words_of
 from harness.timing.neighbours import BESIDE
+from kernels import catalog
 
 CODES = {"i": "int64_t", "f": "float", "d": "double"}
 
@@ -83,3 +87,19 @@ def test_what_was_returned_before_it_was_done_is_found_out_by_the_copy(loop: Any
     finally:
         done.set()
         worker.join()
+
+
+def test_memory_that_was_laid_out_anew_accuses_nobody() -> None:
+    """A baseline was compiled for behind a candidate's guards, and the candidate CHEATED by what lay there."""
+    kernel = catalog.load("silu_and_mul")
+    workload = next(one for one in kernel.spec.workloads if "cpu" in one.devices and not one.timed)
+    layout = Layout(kernel.spec, workload, 1)
+    buffers, rng = ArgumentBuffers("cpu", layout.size), torch.Generator().manual_seed(1)
+    try:
+        first = GuardedBuffers(kernel.spec, buffers, layout, rng)
+        assert first.check_guards("guards").passed
+        GuardedBuffers(kernel.spec, buffers, layout, rng)
+        with pytest.raises(RuntimeError, match="laid out the memory of a check anew"):
+            first.check_guards("guards")
+    finally:
+        buffers.close()

@@ -139,13 +139,19 @@ def test_new_memory_is_poisoned_read_and_delivered_in_its_place() -> None:
 
 
 @pytest.mark.usefixtures("plain_settle")
-@pytest.mark.parametrize("kind", ["one buffer for all calls", "not contiguous", "a view of the argument"])
+@pytest.mark.parametrize(
+    "kind", ["one buffer for all calls", "a ring that wraps", "not contiguous", "a view of the argument"]
+)
 def test_what_is_no_new_memory_laid_out_as_the_output_is_copied_in_time(kind: str) -> None:
     buffer, wide = torch.empty(COUNT), torch.empty(COUNT, 2)
+    ring, at = torch.empty(COUNT + COUNT // 2), [0]
 
     def function(given: torch.Tensor) -> torch.Tensor:
         if kind == "one buffer for all calls":
             return torch.mul(given, 2, out=buffer)
+        if kind == "a ring that wraps":  # its pieces overlap, and none begins where another does
+            at[0] = (at[0] + 4) % (COUNT // 2)
+            return torch.mul(given, 2, out=ring[at[0] :][:COUNT])
         if kind == "not contiguous":
             return torch.mul(given, 2, out=wide.clone()[:, 0])
         return given

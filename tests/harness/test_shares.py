@@ -10,6 +10,7 @@ import pytest
 from harness.judge import rules
 from harness.judge.shares import divide
 from harness.processes.worker import WorkerFailure
+from harness.records import Outcome
 
 COPY = "Memcpy DtoD (Device -> Device)"
 EAGER = {"sm90_xmma_fprop_implicit_gemm": 20.0, "void at::native::tanh_kernel": 3.0, COPY: 4.1}
@@ -100,3 +101,35 @@ def test_kernels_of_timed_calls_are_without_their_neighbours(monkeypatch: pytest
     kernels[:] = ["no", "list"]
     with pytest.raises(WorkerFailure, match="no list of kernels"):
         rules.kernels_of_timed_calls(session, SimpleNamespace(candidate="mine"), None, "cold")  # type: ignore[arg-type]
+
+
+LIVES = "RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
+
+
+@pytest.mark.parametrize(
+    ("reason", "control", "believed"),
+    [
+        (LIVES, None, True),
+        (LIVES, LIVES, True),
+        (LIVES, "", False),
+        ("the process ended with SIGSEGV in the middle of its work", None, False),
+        ("the process ended with SIGSEGV in the middle of its work", LIVES, True),
+        ("RuntimeError: not when watched (candidate.py, line 7)", None, False),
+    ],
+)
+def test_where_no_profile_can_be_had_it_decides_nothing(
+    reason: str, control: str | None, believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no Python candidate would be FASTER on a machine that refuses CUPTI; whose own fault it is gains nothing by it."""
+    said = {"candidate": reason, "eager": control}
+
+    def profiled(_session: Any, build: Any, *_: Any) -> dict[str, float]:
+        if said[build]:
+            raise WorkerFailure(Outcome.RUNTIME_ERROR, said[build])
+        return {}
+
+    monkeypatch.setattr(rules, "kernels_of_timed_calls", profiled)
+    session: Any = SimpleNamespace(notices=())
+    asked: Any = None if control is None else "eager"
+    found, why = rules.profile_timed_calls(session, "candidate", None, "hot", asked)  # type: ignore[arg-type]
+    assert not found and (not why) is believed and bool(session.notices) is believed
