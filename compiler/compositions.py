@@ -1,7 +1,8 @@
-"""Functions of torch's whose results have sizes that values decide, by others whose results have not: what is traced in their places."""
+"""Functions of torch's by others that the compiler lowers: what is traced in their places. Some have results whose sizes values decide."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -28,7 +29,94 @@ def _one_hot(x, num_classes=-1):
     return torch.nn.functional.one_hot(x) if num_classes == -1 else (x[..., None] == torch.arange(num_classes, device=x.device)).long()  # fmt: skip
 
 
+def _ranked(x, rank, dim, keepdim):
+    """The element at a rank (from 0) along an axis, and its place; the last one, NaN if there is any, where the rank is that of NaN."""
+    values, places = torch.sort(x, dim=dim, stable=True)
+    found = values.narrow(dim, rank, 1), places.narrow(dim, rank, 1)
+    return found if keepdim else tuple(one.squeeze(dim) for one in found)
+
+
+def _kthvalue(x, k, dim=-1, keepdim=False):
+    return torch.return_types.kthvalue(_ranked(x, k - 1, dim, keepdim))
+
+
+def _median(x, dim=None, keepdim=False):
+    """The lower of the two in the middle; NaN where there is any."""
+    if dim is None:
+        return _median(x.flatten(), 0).values
+    values, places = _ranked(x, (x.shape[dim] - 1) // 2, dim, keepdim)
+    if x.is_floating_point():
+        values = torch.where(x.isnan().any(dim, keepdim=keepdim), float("nan"), values)
+    return torch.return_types.median((values, places))
+
+
+def _quantile(x, q, dim=None, keepdim=False, *, interpolation="linear"):
+    """One quantile by the two elements around it."""
+    if not isinstance(q, float | int) or interpolation != "linear":
+        return torch.quantile(x, q, dim, keepdim, interpolation=interpolation)
+    if dim is None:
+        return _quantile(x.flatten(), q, 0)
+    last = x.shape[dim] - 1
+    values = torch.sort(x, dim=dim).values
+    at = torch.full((), q, dtype=torch.float64) * last
+    below = at.floor().long()
+    low, high = (values.index_select(dim, place.reshape(1)) for place in (below, (below + 1).clamp(max=last)))
+    found = low + (at - below).to(x.dtype) * (high - low)
+    found = torch.where(x.isnan().any(dim, keepdim=True), float("nan"), found)
+    return found if keepdim else found.squeeze(dim)
+
+
+def _unfold(x, dimension, size, step):
+    dim = dimension % x.dim()
+    at = torch.arange((x.shape[dim] - size) // step + 1, device=x.device)[:, None] * step
+    at = at + torch.arange(size, device=x.device)
+    windows = x.index_select(dim, at.flatten()).unflatten(dim, at.shape)
+    return windows.movedim(dim + 1, -1)
+
+
+def _copysign(x, other):
+    if not isinstance(other, torch.Tensor):
+        return -x.abs() if math.copysign(1, other) < 0 else x.abs()
+    return torch.where((other < 0) | (1 / other < 0), -x.abs(), x.abs())  # 1 / -0 is below zero
+
+
+def _diag_embed(x, offset=0, dim1=-2, dim2=-1):
+    if (offset, dim1, dim2) != (0, -2, -1):
+        return torch.diag_embed(x, offset, dim1, dim2)
+    at = torch.arange(x.shape[-1], device=x.device)
+    return torch.where(at[:, None] == at, x[..., None], 0)
+
+
+def _masked_scatter(x, mask, source):
+    mask = mask.expand(x.shape)
+    at = mask.flatten().long().cumsum(0) - 1
+    return torch.where(mask, source.flatten()[at.clamp(min=0)].view(x.shape), x)
+
+
+def _cross(x, other, *, dim=-1):
+    """Of vectors of three."""
+    a, b = (one.movedim(dim, -1) for one in (x, other))
+    first, second = ([one[..., (n + by) % 3] for n in range(3)] for one, by in ((a, 1), (b, 2)))
+    third, fourth = ([one[..., (n + by) % 3] for n in range(3)] for one, by in ((a, 2), (b, 1)))
+    return torch.stack([p * q - r * s for p, q, r, s in zip(first, second, third, fourth, strict=True)], -1).movedim(-1, dim)  # fmt: skip
+
+
+def _histc(x, bins=100, min=0, max=0):
+    if min == max:  # by the values
+        return torch.histc(x, bins, min, max)
+    flat = x.flatten()
+    inside = (flat >= min) & (flat <= max)
+    at = ((flat - min) * (bins / (max - min))).floor().clamp(0, bins - 1)
+    counted = inside.to(x.dtype)
+    return torch.zeros(bins, dtype=x.dtype, device=x.device).index_add(0, torch.where(inside, at, 0).long(), counted)
+
+
 COMPOSED: dict[Any, Any] = {
+    torch.median: _median, torch.Tensor.median: _median, torch.kthvalue: _kthvalue, torch.Tensor.kthvalue: _kthvalue,
+    torch.quantile: _quantile, torch.Tensor.quantile: _quantile, torch.Tensor.unfold: _unfold, torch.copysign: _copysign,
+    torch.Tensor.copysign: _copysign, torch.diag_embed: _diag_embed, torch.Tensor.diag_embed: _diag_embed,
+    torch.Tensor.masked_scatter: _masked_scatter, torch.masked_scatter: _masked_scatter, torch.linalg.cross: _cross,
+    torch.histc: _histc, torch.Tensor.histc: _histc,
     torch.bincount: _bincount, torch.Tensor.bincount: _bincount, torch.repeat_interleave: _repeat_interleave,
     torch.Tensor.repeat_interleave: _repeat_interleave, torch.nn.functional.one_hot: _one_hot,
 }  # fmt: skip

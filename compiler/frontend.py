@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch._decomp import core_aten_decompositions
+from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -123,7 +123,12 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     if "dtype" in accepted - spec.scalars.keys():
         fixed["dtype"] = getattr(torch, dtype)
     given = {**tensors, **floats}
-    every = {**core_aten_decompositions(), torch.ops.aten.native_layer_norm.default: _layer_norm}
+    more = (torch.ops.aten.grid_sampler_2d.default,)
+    every = {
+        **core_aten_decompositions(),
+        **{op: decomposition_table[op] for op in more},
+        torch.ops.aten.native_layer_norm.default: _layer_norm,
+    }
     table = {op: how for op, how in every.items() if str(op) not in LOWERINGS}
 
     def call(*values):

@@ -7,8 +7,9 @@ import torch
 
 from compiler.draft.expressions import COMPUTED, Expr, binary, cast, constant, index_value, make, pick
 from compiler.draft.lower_pointwise import _stored
+from compiler.draft.lower_windows import depthwise
 from compiler.draft.lowering import LOWERINGS, Lowering
-from compiler.draft.tensors import NoDraft, Program, Value
+from compiler.draft.tensors import Definition, NoDraft, Program, Value
 
 INTEGERS = {
     "bit_and": ("bitwise_and.Tensor", "bitwise_and.Scalar", "__and__.Tensor", "__and__.Scalar"),
@@ -83,9 +84,17 @@ def _product(low: Lowering, a: Value, b: Value):
 
     whole = low.program.formula((*batch, rows, columns, depth), low.dtype, element, low.name)
     (made,) = low.program.fold("sum", whole, [len(batch) + 2], [low.dtype])
-    low.program.definitions[-1].is_product = rows != 1 and columns != 1
+    if made.buffer is not None and isinstance(summed := made.buffer.written_by, Definition):  # else it is an expression
+        summed.is_product = rows != 1 and columns != 1
     return made
+
+
+def _convolution(low: Lowering, a: Value, weight: Value, bias, stride, padding, dilation, transposed, _more, _groups):
+    """Where channels do not mix."""
+    mixes = transposed or weight.shape[1] != 1 or not sympy.cancel(weight.shape[0] / a.shape[1]).is_Integer
+    return None if low.program.settles or mixes else depthwise(low, a, weight, bias, stride, padding, dilation, len(a.shape) - 2)  # fmt: skip
 
 
 LOWERINGS["aten.bmm.default"] = _product
 LOWERINGS["aten.mm.default"] = _product
+LOWERINGS["aten.convolution.default"] = _convolution

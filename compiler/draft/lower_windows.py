@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import sympy
 import torch
 
-from .expressions import COMPUTED, Expr, all_of, binary, cast, compare, constant, index_value, loads_of, masked
-from .index import Index, divide, number, product
+from .expressions import (
+    COMPUTED,
+    Expr,
+    all_of,
+    binary,
+    cast,
+    compare,
+    constant,
+    index_value,
+    loads_of,
+    make,
+    masked,
+    where,
+)
+from .index import Index, divide, flatten, product, strides_of
 from .lowering import Lowering, lowers, plain
 from .tensors import Value
 
+MOST_PLACED = 16
+"""Elements of a window of which the place of the largest is asked."""
 CHEAP = 12
 """Instructions of an element up to which overlapping windows may compute it again."""
 
@@ -124,12 +142,41 @@ for _rank in (1, 2, 3):
 
 @lowers("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
 def max_pool_with_indices(low: Lowering, a, window, stride=(), padding=0, dilation=1, *_):
-    if any(user.args[1] != 0 for user in low.node.users):
+    placed = any(user.args[1] != 0 for user in low.node.users)
+    if placed and low.program.settles:
         return None
     rank = 2 if "2d" in str(low.node.target) else 3
     window = _many(window, rank)
     stride = _many(stride, rank) if stride else window
-    return _max_pool(low, a, window, stride, _many(padding, rank), _many(dilation, rank), a.dtype), None
+    given = window, stride, _many(padding, rank), _many(dilation, rank)
+    return _max_pool(low, a, *given, a.dtype), _places_of(low, a, *given) if placed else None
+
+
+def _places_of(low: Lowering, a: Value, window, stride, padding, dilation) -> Value | None:
+    """Where the largest of each window lies in its plane: the first one, or the last NaN, as torch has it."""
+    rank, lead, zero = len(window), len(a.shape) - len(window), index_value(sympy.S.Zero)
+    if math.prod(window) > MOST_PLACED or any(step != 1 for step in dilation):
+        return None
+    least = constant(-math.inf if a.dtype.is_floating_point else torch.iinfo(a.dtype).min, a.type)
+    windows, _ = _windows(low, a, window, stride, padding, dilation, least, a.dtype)
+
+    def element(position):
+        largest = found = None
+        for steps in itertools.product(*map(range, window)):
+            at = [position[lead + n] * stride[n] + steps[n] - padding[n] for n in range(rank)]
+            value = windows.at([*position, *map(sympy.Integer, steps)])
+            if largest is None or found is None:
+                largest, found = value, zero  # the first one that is no padding
+                for one, by in zip(at, strides_of(a.shape[lead:]), strict=True):
+                    first = make("max", index_value(sympy.expand(one)), zero, type="int64_t")
+                    found = binary("add", found, binary("mul", first, index_value(by)))
+                continue
+            better = binary("or", compare("gt", value, largest), compare("ne", value, value))
+            found = where(better, index_value(flatten(at, a.shape[lead:])), found)
+            largest = where(better, value, largest)
+        return found
+
+    return low.formula(element, low_shape(low), torch.int64)
 
 
 @lowers("aten.adaptive_avg_pool1d.default", "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool3d.default",
@@ -168,11 +215,11 @@ def depthwise(low: Lowering, a: Value, weight: Value, bias, stride, padding, dil
     _ready(low, a, True)
     zero = constant(0, COMPUTED[low.dtype])
     windows, _ = _windows(low, a, window, stride, padding, dilation, zero, low.dtype)
-    times = plain(weight.shape[0]) // plain(a.shape[1])
+    times = sympy.cancel(weight.shape[0] / a.shape[1])
     lead, ranges = len(a.shape), low.program.ranges
 
     def element(position):
-        channel = divide(position[1], number(times), ranges)
+        channel = divide(position[1], times, ranges)
         x = windows.at([position[0], channel, *position[2:]])
         return binary("mul", x, cast(weight.at([position[1], sympy.Integer(0), *position[lead:]]), x.type))
 

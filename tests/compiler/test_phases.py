@@ -170,3 +170,41 @@ def test_what_no_phase_does_is_one_sentence():
     kernel = catalog.load(str(Path(__file__).parents[1] / "inputs" / "tools" / "half_product"))
     with pytest.raises(NoProgram, match="the reference needs a product, which no sketch has yet"):
         source(kernel.spec, (kernel.folder / "reference.py").read_text())
+
+
+COMPOSED = """\
+import torch
+
+
+def reference(x, ids, edge):
+    places = ids % x.shape[1]
+    total = x.kthvalue(3, -1, keepdim=True).values * edge + x.median(-1, keepdim=True).values + x.median(0).values + x.median()
+    total = total + torch.quantile(x, 0.3, dim=-1, keepdim=True) + x.unfold(1, 4, 2).sum(-1)[:, :1] + torch.copysign(x, edge)
+    total = total + torch.diag_embed(x).sum(-1) + x.masked_scatter(x > 0, x.flip(0)) + torch.histc(x, 4, -1, 1).sum()
+    total = total + torch.linalg.cross(x[:, :3], x[:, 3:6]).sum(-1, keepdim=True)
+    return {name: total if name == "joined" else x if TYPES[name] else ids for name in TYPES} | {"few": x[:, :9]}
+"""
+WINDOWS = """\
+import torch
+
+
+def reference(x, ids, edge):
+    image, weight = x[:, None, :8].unflatten(2, (2, 4)), edge[:6].view(1, 1, 2, 3)
+    mixed = torch.nn.functional.conv2d(image, weight, padding=(1, 1)).flatten(1)[:, :1]
+    found = torch.nn.functional.max_pool2d(image, 2, stride=1, padding=1, return_indices=True)[1].flatten(1)[:, :1]
+    grid = edge[:8].view(1, 1, 4, 2).expand(x.shape[0], 1, 4, 2)
+    sampled = torch.nn.functional.grid_sample(image, grid, align_corners=True).flatten(1)[:, :1]
+    turned = torch.bmm(x[:, :4].unflatten(1, (2, 2)), x[:, 4:8].unflatten(1, (2, 2))).flatten(1)[:, :1]
+    total = (mixed + sampled + turned).expand(x.shape)
+    return {name: total if name == "joined" else x if TYPES[name] else found.expand(ids.shape) for name in TYPES} | {"few": x[:, :9]}
+"""
+
+
+@pytest.mark.parametrize("reference", [COMPOSED, WINDOWS])
+def test_functions_by_others_that_are_lowered_are_right(reference, tmp_path):
+    types = {name: dtype == "float32" for name, (_, dtype) in OUTPUTS.items() if name != "few"}
+    reference = reference.replace("\n\n\ndef", f"\n\nTYPES = {types}\n\n\ndef")
+    kernel = folder_of(tmp_path, reference)
+    (tmp_path / "candidate.cu").write_text(source(kernel.spec, reference))
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
