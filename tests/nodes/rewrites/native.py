@@ -27,7 +27,7 @@ FACTS = DeviceFacts(
     device="cpu", name="this machine", architecture=device.facts("cpu").architecture, units=2, last_level_cache_bytes=32 << 20
 )  # fmt: skip
 """What is written runs here: lanes only where the processor has them."""
-FLAGS = ["-O1" if flag == "-O3" else flag for flag in cpu.FLAGS]
+FLAGS = ["-O0" if flag == "-O3" else flag for flag in cpu.FLAGS]
 """What g++ vectorises of its own accord is nobody's topic here, and half of a build."""
 _CTYPES = {"float": ctypes.c_float, "double": ctypes.c_double, "int64_t": ctypes.c_int64}
 

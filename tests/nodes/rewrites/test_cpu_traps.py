@@ -32,14 +32,6 @@ HEADERS = """\
 
 """
 TRAPS: dict[str, str] = {
-    "carried_by_one_declared_above": """{
-    float last = 0.5f; int i;
-    for (i = 0; i < n; ++i) { y[i] = last; last = x[i]; }
-}""",
-    "filled": """{
-    std::memset(y, 0, sizeof(float) * (n / 2));
-    std::memset(y + n, 1, 4 * sizeof(float));
-}""",
     "early_returns": """
 static inline float hard(float v) { if (v <= -1) return 0; if (v >= 1) return v; return v * (v + 3) / 6; }
 static float sides(float v) { if (v > 0) { return 1; } else if (v < 0) { return -1; } else { return 0; } }
@@ -63,24 +55,11 @@ static void held(const float* from, float* to, int64_t m, F f) { for (int64_t i 
     once(x, y + 2 * n, n, Soft());
     held(x, y, n / 2, Scaled{});
 }""",
-    "column_that_reads_its_neighbour": """{
-    for (int64_t c = 0; c < n; ++c) {
-        float sum = c > 0 ? y[c - 1] : 0;
-        for (int64_t r = 0; r < rows; ++r) { sum += x[r * n + c]; }
-        y[c] = sum;
-    }
-}""",
     "row_by_row": """{
     for (int64_t r = 0; r < rows; ++r) { for (int64_t c = 0; c < n; ++c) { y[c] = y[c] * 0.5f + x[r * n + c]; } }
     for (int64_t r = 1; r < rows; ++r) { for (int64_t c = 0; c < n; ++c) { y[r * n + c] += y[(r - 1) * n + c]; } }
     for (int64_t r = 1; r < rows; ++r) { for (int64_t c = 0; c < n - 1; ++c) { y[r * n + c] += y[(r - 1) * n + c + 1]; } }
     for (int64_t r = 0; r < rows; ++r) { for (int64_t c = 0; c < n; ++c) { y[c / 2] += x[r * n + c]; } }
-}""",
-    "doubles_beside_floats": """{
-    const double scale = 1.0 / 3; const int whole = n;
-    for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < n; ++i) { y[r * n + i] = (x[r * n + i] - scale) * whole + scale; }
-    }
 }""",
     "rows_that_overlap_in_bytes": """
 static void sliding(char* data, size_t step, int64_t width, int64_t height) {
@@ -96,31 +75,12 @@ static void sliding(char* data, size_t step, int64_t width, int64_t height) {
     const int* bits = (const int*)y;
     for (int64_t i = 1; i < rows * n; ++i) { y[i] = x[i] + (bits[i - 1] < 0 ? 1.0f : 2.0f); }
 }""",
-    "half_of_another_type": """{
-    int16_t* words = (int16_t*)y;
-    for (int64_t i = 0; i < rows * n; ++i) { words[i] = (int16_t)(x[i] > 0 ? i % 7 : 3); }
-    for (int64_t i = 0; i < rows; ++i) { y[rows * n - 1 - i] = words[i]; }
-}""",
     "planes_that_are_not_whole": """
 static void ragged(const float* a, float* out, int64_t total, int64_t width) {
     for (int64_t i = 0; i < total; ++i) { out[i] = a[i / width] + a[i % width]; }
 }
 {
     ragged(x, y, rows * n - 3, n); ragged(x, y + 1, rows * n - 4, n - 1);
-}""",
-    "angles": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        const float p = x[r];
-        for (int64_t h = 0; h < 2; ++h) {
-            for (int64_t i = 0; i < n / 2; ++i) {
-                const float theta = p * powf(100.0f, -(float)i / (float)n);
-                const float c = cosf(theta), s = std::sin(theta);
-                const float t = cosf(theta + h);
-                y[r * n + i] = c * x[i] - s * x[i + n / 2] + t;
-                y[r * n + i + n / 2] = s * x[i] + c * x[i + n / 2] + theta;
-            }
-        }
-    }
 }""",
     "angles_that_are_changed": """{
     for (int64_t r = 0; r < rows; ++r) {
@@ -143,15 +103,6 @@ static void halves(const float* a, float* b, size_t n) {
     "vectors_that_overlap": """{
     for (int64_t r = 0; r < rows * 4; ++r) { _mm_storeu_ps(y + r, _mm_add_ps(_mm_loadu_ps(x + r), _mm_loadu_ps(y + r + 1))); }
     for (int64_t r = 0; r < rows; ++r) { _mm_storeu_ps(y + n + r * 3, _mm_loadu_ps(x + r * 4)); }
-}""",
-    "sums_in_double": """{
-    for (int64_t r = 0; r < rows; ++r) {
-        double sum = 0.25, squares = 0.0;
-        for (int64_t i = 0; i < n; ++i) { sum += x[r * n + i]; squares += (double)(x[r * n + i] * x[r * n + i]); }
-        double big = 0.0;
-        for (int64_t i = 0; i < n; ++i) { big += (double)x[r * n + i] * 1e8; }
-        y[r] = sum; y[n + r] = squares + (big - 1e8 * sum) * 1e-9;
-    }
 }""",
     "nan_beside_numbers": """{
     std::vector<float> v(x, x + n);

@@ -27,13 +27,6 @@ def test_names_at_the_outer_level_are_what_a_text_defines() -> None:
     assert defined("#define A 1\nconstexpr int b = A;\n") == {"A", "b"}
 
 
-def test_the_smallest_is_made_of_the_largest_and_that_of_a_sum() -> None:
-    assert "block_min(V value)" in text_of("block_min") and "smallest value" in text_of("block_min")
-    assert "max" not in text_of("block_min")
-    for name in ("warp_max", "cluster_max"):
-        assert f"V {name}(V value)" in text_of(name) and "+=" not in text_of(name) and "sum(" not in text_of(name)
-
-
 def _compiled(command: list[str], text: str, path: Path) -> None:
     path.write_text(text)
     ended = subprocess.run(
