@@ -31,7 +31,10 @@ def bring(
         raise KernelError(f"{to} is not empty; name another folder")
     text = source.read_text(encoding="utf-8", errors="replace")
     if is_python(text) and python_module.uses_cute_dsl(text):
-        raise KernelError(f"{source}: {python_module.CUTE_DSL}")
+        raise KernelError(
+            f"{source}: it is written in CuTe DSL, whose host function takes cute.Tensor: write the folder by hand, with a @cute.jit function of the spec's "
+            "arguments around its kernel (docs/kernels.md)"
+        )
     try:
         taken = None if is_python(text) else read_function(text, symbol)
         if "::test" in target or re.search(r"\.py::", target):

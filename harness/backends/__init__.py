@@ -18,6 +18,8 @@ One that binds a source's host function to a name itself has `BINDS = True`, and
 by dtype or for all, as JSON of `BuildSettings.binding`. One of plain pointers has `ENTRIES = True`, and its `compile` takes `entries`, C++
 that defines the entries by what the source has; it is added to a source without them (`with_entries`).
 
+One with `DESCRIBED = True` is told by `described` what the spec's arguments are, as JSON (`_description`).
+
 One whose candidates are those of problems (a PyTorch module to be made faster) has `PROBLEMS = True`.
 """
 
@@ -27,6 +29,7 @@ import ast
 import contextlib
 import importlib
 import json
+import math
 import os
 import pkgutil
 import re
@@ -138,6 +141,8 @@ _CUDA_HEADERS = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>\n#include <cuda_
 
 def entry_of(module: ModuleType, spec: Spec, device: str) -> dict[str, str]:
     """What a backend's `compile` is told of the entry: its name, and what it is bound to where the spec says so."""
+    if getattr(module, "DESCRIBED", False):
+        return {"described": json.dumps(_description(spec))}
     binding = spec.build.binding
     if isinstance(binding, str) and re.fullmatch(r"\w+(\.\w+)+", binding) and name_of(module) != "python_module":
         binding = ""  # a module's name among others of Python's
@@ -149,6 +154,37 @@ def entry_of(module: ModuleType, spec: Spec, device: str) -> dict[str, str]:
         return {"entry": spec.entry_name}
     named = name_of(module) == "python_module" or not _is_call(binding)
     return {"entry": spec.entry_name, "binding": json.dumps(binding if named else _call_of(spec, binding))}
+
+
+def _description(spec: Spec) -> dict[str, Any]:
+    """The entry's name, the function of each dtype, and the arguments in order: tensors with extents and strides as expressions of sizes."""
+    arguments: list[dict[str, Any]] = []
+    for one in spec.arguments:
+        if isinstance(one, Tensor):
+            inner = [[text for text in one.shape[dim + 1 :] if text != "1"] for dim in range(len(one.shape))]
+            plain = ["*".join(f"({text})" if len(texts) > 1 else text for text in texts) or "1" for texts in inner]
+            plain = [
+                str(math.prod(map(int, texts))) if all(text.isdigit() for text in texts) else text
+                for texts, text in zip(inner, plain, strict=True)
+            ]
+            arguments.append(
+                {
+                    "kind": "tensor",
+                    "name": one.name,
+                    "dtype": one.dtype,
+                    "shape": list(one.shape),
+                    "strides": list(one.strides) or plain,
+                }
+            )
+        else:
+            arguments.append(
+                {"kind": "number", "name": one.name, "ctype": "int64_t" if isinstance(one, Size) else one.ctype}
+            )
+    return {
+        "entry": spec.entry_name,
+        "entries": {spec.entry_names(dtype)[0]: dtype for dtype in spec.dtypes},
+        "arguments": arguments,
+    }
 
 
 def _is_call(binding: str | dict[Dtype, str]) -> bool:

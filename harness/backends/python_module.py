@@ -36,7 +36,7 @@ MODULES, NAME = "modules", "name.txt"
 BOX = "box"
 """The only folder that the module may write to while it is imported. Nothing of ours is written there afterwards, or through
 a link that it has left it would write elsewhere with our rights; and what is taken from there is no link."""
-CUTE_DSL = "it is written in CuTe DSL (nvidia-cutlass-dsl), which is no form that is built or called here: bring the kernel's CUDA C++ or Triton form"
+CUTE_DSL = "it is written in CuTe DSL (nvidia-cutlass-dsl), which is built for CUDA only"
 _CHECK = "import sys; path = sys.argv[1]; compile(open(path, encoding='utf-8').read(), 'candidate.py', 'exec')"
 
 
