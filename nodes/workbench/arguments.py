@@ -73,7 +73,7 @@ class TimeArguments(Frozen):
     )
     seconds: float = Field(
         default=25.0, ge=0, le=120,
-        description="takes series for at most so long, until each comparison is decided, which needs three series at least",
+        description="takes series for at most so long, until each comparison is decided, at least three",
     )  # fmt: skip
     workloads: tuple[str, ...] = Field(
         default=(), max_length=16,
