@@ -27,15 +27,16 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 from langgraph.types import Command, Send
 from pydantic import ConfigDict, ValidationError
+from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from nodes.context import Context
 from nodes.drafts import announce, apply_answer, conversation, make_request, refuse_draft, write_source
-from nodes.policies.connection import MOST_CALLS
+from nodes.policies.connection import KEPT_CHARS, MOST_CALLS
 from nodes.roles import Asking, Conversation, Policy, ToolUser, Turn, TurnRequest, TurnsEnded
 from nodes.roles import ToolCall as Call
 from nodes.state import Draft, State
-from nodes.workbench.arguments import MAKERS, TOOLS, Arguments
+from nodes.workbench.arguments import MAKERS, SOURCE_CHARS, TOOLS, Arguments
 from nodes.workbench.bench import ToolResult, Workbench
 
 FREE = ("read", "submit")
@@ -286,9 +287,13 @@ def _refusal(name: str, text: str, used: float, most: float) -> str:
         return f"there is no such tool; there are {', '.join(TOOLS)}"
     if used >= most and name not in FREE:
         return f"{name}: the tools' {most:g} seconds are used up: submit what you have"
+    if len(text) >= KEPT_CHARS:
+        return f"{name}: its arguments have {KEPT_CHARS:,} characters or more; a source has {SOURCE_CHARS:,} at most"
     try:
-        json.loads(text or "{}")
+        from_json(text or "{}")  # bounds how deep it may be nested, where `json` would end the run by a RecursionError
     except ValueError as error:
+        if "recursion" in str(error):
+            return f"{name}: its arguments are nested too deep: {error}"
         return (
             f"{name}: its arguments are no whole JSON ({error}); where the answer was cut off at its limit, give edits of a "
             "source in place of the whole file"

@@ -330,6 +330,30 @@ def test_what_a_model_asks_wrongly_is_said_to_it(server: ModelServer, tmp_path: 
     assert nudges[-1].startswith("Call a tool")
 
 
+def test_a_hostile_model_gets_a_sentence_for_each_call_and_what_was_right_is_not_lost(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    """Megabytes, JSON that is cut or nested 100,000 deep (which ended the run by a RecursionError), wrong names, one bad call of several."""
+    megabytes, deep = "x" * 4_000_000, "[" * 100_000 + "]" * 100_000
+    server.script = [
+        calls(("compile", {"source": f"speed 1.2\n// {megabytes}"}), text=megabytes),
+        calls(("compile", '{"source": "speed 1.3\n'), ("kompile", {}), ("compile", {"source": "speed 1.3\n"}), ("check", "[]")),
+        calls(("compile", f'{{"source": {deep}}}'), ("read", {"what": "ledger", "first_line": 10**30})),
+        calls(("compile", {"source": "speed 1.9\n", "variants": [{}] * 200}), ("check", {})),
+        *[calls(("read", {"what": "source"}))] * 40,
+    ]  # fmt: skip
+    ending = run(door(tmp_path, chat(server), Script(PLANS)), asked(turns=7))
+    said = [text.splitlines()[0] for text in said_by_tools(server)]
+    assert said[0] == "compile: its arguments have 1,000,000 characters or more; a source has 256,000 at most"
+    assert {"there is no such tool; there are " in one for one in said[1:5]} == {True, False}
+    assert any(one.startswith("compile: its arguments are nested too deep") for one in said)
+    assert any(one.startswith("compile: variants: Tuple should have at most 7 items") for one in said)
+    assert len(server.requests) == 7 and max(len(json.dumps(r["body"])) for r in server.requests) < 300_000
+    assert ending.result.speedup.median == pytest.approx(1.3), (
+        "an endless loop ends, and the one right source is submitted"
+    )
+
+
 def test_turns_and_seconds_are_capped_and_the_best_that_passed_goes_to_the_gates(
     server: ModelServer, tmp_path: Path
 ) -> None:
