@@ -7,6 +7,7 @@ from __future__ import annotations
 from langgraph.runtime import Runtime
 
 from harness.judge.comparisons import time_baseline_beside
+from nodes.compiled_first import try_compiler
 from nodes.context import Context
 from nodes.memory import recall
 from nodes.roles import Attempt
@@ -35,6 +36,8 @@ def baseline(state: State, runtime: Runtime[Context]) -> dict:
     if draft is not None:
         update |= _first(draft, update["incumbent"])
     stop = next_stop({**state, **update})
+    if stop is None and (tried := try_compiler(state, context)):
+        update["attempts"] = tried
     return dict(update) if stop is None else {**update, "stop": stop}
 
 

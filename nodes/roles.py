@@ -79,6 +79,8 @@ class Plan(Frozen):
     """The planner's doubt, as in Finding."""
 
 
+COMPILED_FIRST = "compiled"
+"""Id of the plan under which the compiler's source was tried before any round (nodes/compiled_first.py)."""
 MOST_ATTEMPTS = 24
 """The last ones, which a prompt shows."""
 

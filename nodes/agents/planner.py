@@ -11,7 +11,7 @@ from nodes.agents.reviewer import refuse_draft
 from nodes.context import Context
 from nodes.memory import recall_lessons
 from nodes.policies import answers
-from nodes.roles import Agent, Objection, Plan, PlannerRequest, Prompt, recall
+from nodes.roles import COMPILED_FIRST, Agent, Objection, Plan, PlannerRequest, Prompt, recall
 from nodes.state import Draft, State, Stop
 from nodes.stops import standing
 
@@ -20,7 +20,8 @@ MOST_OTHERS = 2
 
 
 def _prompt(request: PlannerRequest) -> Prompt[tuple[Plan, ...]]:
-    tried = [part for a in request.attempts for part in (str(a.round), a.plan.id, str(a.outcome), str(a.accepted))]
+    planned = [a for a in request.attempts if a.plan.id != COMPILED_FIRST]
+    tried = [part for a in planned for part in (str(a.round), a.plan.id, str(a.outcome), str(a.accepted))]
     by_speed = sorted(
         {a.candidate: a for a in request.attempts if a.outcome == Outcome.PASSED and a.speedup}.values(),
         key=lambda attempt: -(attempt.speedup or 0.0),

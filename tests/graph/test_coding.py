@@ -22,6 +22,7 @@ from graph.session import Ending, RunService
 from graph.workflow import build
 from harness.judge.quick import Quick
 from harness.records import Build, Outcome, Verdict
+from harness.store import digest
 from kernels.catalog import Kernel
 from nodes import ledger
 from nodes.context import Context
@@ -33,6 +34,8 @@ from nodes.policies.replay import ReplayPolicy
 from nodes.policies.transcript import Transcript
 from nodes.roles import Policy, Review, ReviewRequest
 from nodes.state import STATE_VERSION, Settings
+from nodes.workbench.arguments import TryScheduleArguments
+from nodes.workbench.bench import _TOOLS, Workbench
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, paper_context, record, settings
 from tests.nodes.policies.server import Fails, ModelServer, Says, model_server
 
@@ -328,6 +331,37 @@ def test_what_a_model_asks_wrongly_is_said_to_it(server: ModelServer, tmp_path: 
     assert said[8] == "read: no source has that name" and "speed 1.0" in said_by_tools(server)[9]
     nudges = [m["content"] for m in server.requests[3]["body"]["messages"] if m["role"] == "user"]
     assert nudges[-1].startswith("Call a tool")
+
+
+def test_what_the_compiler_writes_is_tried_before_a_model_is_asked(
+    server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gains are in the first request, and a coder who finds nothing better submits it by its name."""
+    monkeypatch.setattr(Context, "reference", lambda self: "def reference(input): ...")
+    monkeypatch.setattr(Workbench, "has_compiler", lambda self: True)
+    written = lambda bench, asked, _last: bench._made([("speed 1.6\n", asked.note)], asked.then)  # noqa: E731
+    monkeypatch.setitem(_TOOLS, TryScheduleArguments, ("try_schedule", written))
+    models = dict.fromkeys(ROLES, "rules") | {"planner": "chat", "coder": "chat"}
+    name = digest("speed 1.6\n")
+    server.script = [calls(("submit", {"candidate": name[:12]}))]
+    ending = run(door(tmp_path, chat(server), Script(PLANS)), asked(policy=models))
+    assert ending.state == "finished", ending.message
+    first, second = ending.result.attempts
+    assert (first.round, first.accepted, second.accepted) == (
+        0,
+        False,
+        True,
+    ) and first.candidate == second.candidate == name
+    assert ending.result.speedup.median == pytest.approx(1.6) and ending.result.best == name
+    shown = server.requests[0]["body"]["messages"][1]["content"]
+    assert (
+        "1.600 [" in shown
+        and f"[{name[:12]}] round 0" in shown
+        and "timed in a short comparison and not submitted" in shown
+    )
+    server.script = [SUBMIT]
+    ending = run(door(tmp_path / "exact", chat(server), Script(PLANS)), asked(policy=models, exact=True))
+    assert all(one.round for one in ending.result.attempts), "it sums in an order of its own"
 
 
 def test_a_hostile_model_gets_a_sentence_for_each_call_and_what_was_right_is_not_lost(
