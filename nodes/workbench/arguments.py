@@ -125,9 +125,7 @@ class SubmitArguments(Frozen):
         default="", max_length=400,
         description="one sentence where the operation, as stated, counts more bytes or operations than a call must do; else empty",
     )  # fmt: skip
-    none: str = Field(
-        default="", max_length=2000, description="why no source is submitted; leave it empty to submit one"
-    )
+    none: str = Field(default="", max_length=2000, description="why no source is submitted; empty to submit one")
 
 
 class ScheduleArguments(Frozen):
