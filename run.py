@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from graph.commands.opened import open_service
-from graph.commands.options import EXIT_FAILURE, EXIT_INTERRUPTED, STARTED, Command, usage_error
+from graph.commands.options import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_PAUSED, STARTED, Command, usage_error
 from harness.options import Options, Parser, parser_for, read
 from harness.report.inert import escape_streams
 from kernels import extras
@@ -156,9 +156,10 @@ def _go(words: list[str]) -> int:
             "then start this with .venv/bin/python"
         )
     except Exception as error:
-        kind = type(error)
-        if f"{kind.__module__}.{kind.__qualname__}" in USER_ERRORS:
-            return usage_error(" ".join(str(error).split()))
+        kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+        if kinds & USER_ERRORS:
+            code = usage_error(" ".join(str(error).split()))
+            return EXIT_PAUSED if "graph.checkpoints.CheckpointsUnavailable" in kinds else code
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return usage_error(f"the disk is full ({error.filename or 'no file named'}): free some space and try again")
         raise

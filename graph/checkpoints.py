@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -83,21 +84,31 @@ def without_password(url: str) -> str:
 
 
 def refuse_damaged(path: Path, what: str) -> None:
-    """Raises RunError where that SQLite file is damaged. It is left as it is: only read, through a read-only connection."""
+    """Raises RunError where that SQLite file is damaged. It is left as it is: only read, through a read-only connection.
+
+    Another process that holds it is waited for, with a line on standard error.
+    """
     if not path.exists():
         return
     try:
-        probe = sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=PATIENCE_S)
         try:
-            said = probe.execute("PRAGMA quick_check(1)").fetchone()[0]
-        finally:
-            probe.close()
+            said = _quick_check(path, TRY_S)
+        except sqlite3.OperationalError as error:
+            if not is_held(error):
+                raise
+            print(f"another process holds {path}; waiting up to {PATIENCE_S:.0f} s", file=sys.stderr, flush=True)
+            said = _quick_check(path, PATIENCE_S)
     except sqlite3.DatabaseError as error:
         if is_held(error):
             raise make_lock_error(path) from None
         said = str(error)
     if said != "ok":
         raise RunError(f"the {what} database {path} is damaged ({said}); it was left as it is")
+
+
+def _quick_check(path: Path, patience_s: float) -> str:
+    with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=patience_s)) as probe:
+        return probe.execute("PRAGMA quick_check(1)").fetchone()[0]
 
 
 @contextmanager

@@ -9,11 +9,13 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+import run as door
 from graph import checkpoints, outputs
 from graph.runs import RunError, RunFolder, RunStatus, every, new_id, now, valid_id
 from graph.session import Ending, RunService, kernel_digest, new_record
@@ -276,6 +278,24 @@ def test_a_database_that_is_held_for_too_long_pauses_the_run_and_nothing_is_lost
         script.held.kill()
         script.held.wait()
     assert outcomes(resume(tmp_path, Script(ROUNDS))) == outcomes(start(tmp_path / "whole", Script(ROUNDS)))
+
+
+@pytest.mark.parametrize(
+    "words", [["history", "run"], ["resume", "run"], ["fork", "run", "--checkpoint", "1"], ["graph", "run"]]
+)
+def test_a_command_meets_a_database_that_nobody_else_may_read(
+    words: list[str], tmp_path: Path, monkeypatch, capsys
+) -> None:
+    start(tmp_path, Down(ROUNDS, 2))
+    monkeypatch.setattr(checkpoints, "TRY_S", 0.1)
+    monkeypatch.setattr(checkpoints, "PATIENCE_S", 0.2)
+    with closing(sqlite3.connect(tmp_path / "run" / "checkpoint.sqlite", isolation_level=None)) as holder:
+        holder.execute("PRAGMA locking_mode=EXCLUSIVE")
+        holder.execute("BEGIN EXCLUSIVE")
+        assert door.main([*words, "--runs-dir", str(tmp_path)]) == 75
+        waiting, said = capsys.readouterr().err.splitlines()
+        assert "waiting up to" in waiting and "has held the database" in said
+        holder.execute("ROLLBACK")
 
 
 def test_a_page_of_garbage_in_the_database_is_found(tmp_path: Path) -> None:
