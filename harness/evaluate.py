@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from harness import backends, machine, probes, questions
+from harness.checks.buffers import LaidOutAnewError
 from harness.checks.fitting import retry_in_room
 from harness.judge import quick, search
 from harness.judge.comparisons import EXACTLY_ONE
@@ -79,7 +80,13 @@ class Evaluator(EvaluationSession):
             self.pool.close()
             self.cases.forget()
 
-        return retry_in_room(lambda: question.answer(self), make_room)
+        def answer() -> Answer:
+            try:
+                return question.answer(self)
+            except LaidOutAnewError:  # by the start of a process, which lives now
+                return question.answer(self)
+
+        return retry_in_room(answer, make_room)
 
     @cached_property
     def rules(self) -> KernelRules:

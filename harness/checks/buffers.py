@@ -22,6 +22,10 @@ DRAWN_WORDS = (1 << 17) + 1
 """Words of eight bytes after which a guard's repeat: no multiple of a page, so that no two pages of it are alike."""
 
 
+class LaidOutAnewError(RuntimeError):
+    """A check's memory was given to another before it was looked at."""
+
+
 class GuardedBuffers:
     """Argument sets of one workload in an arena: writes inputs and poison, and looks at what a call left there."""
 
@@ -38,10 +42,10 @@ class GuardedBuffers:
             self.pattern[tensor.name] = tuple(_filled(view, rng) for view in views)
 
     def _require_undisturbed(self) -> None:
-        """Raises RuntimeError where the memory was laid out anew meanwhile, by whoever had to call something there: what lies in it is nobody's
+        """Raises LaidOutAnewError where the memory was laid out anew meanwhile, by whoever had to call something there: what lies in it is nobody's
         fault then. An honest candidate was CHEATED so, since its baseline was compiled for behind its guards."""
         if self.buffers.laid_out != self.turn:
-            raise RuntimeError("the harness laid out the memory of a check anew before it had looked at it")
+            raise LaidOutAnewError("the harness laid out the memory of a check anew before it had looked at it")
 
     def message(self, slots: int = 1, **more: Any) -> dict[str, Any]:
         return self.layout.message(self.buffers, slots, **more)

@@ -7,14 +7,16 @@ import random
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from harness import backends
-from harness.checks.buffers import GuardedBuffers
+from harness.checks.buffers import GuardedBuffers, LaidOutAnewError
 from harness.checks.layout import Layout
 from harness.device import ArgumentBuffers, facts
+from harness.evaluate import Evaluator
 from harness.farside.worker import CTYPES, words_of
 from harness.timing.neighbours import BESIDE
 from kernels import catalog
@@ -103,3 +105,16 @@ def test_memory_that_was_laid_out_anew_accuses_nobody() -> None:
             first.check_guards("guards")
     finally:
         buffers.close()
+
+
+def test_a_question_whose_memory_was_laid_out_anew_is_asked_once_more() -> None:
+    """What laid it out was the start of a process, which lives then."""
+    asked: list[int] = []
+
+    def answer(_session: object) -> str:
+        asked.append(1)
+        if len(asked) == 1:
+            raise LaidOutAnewError
+        return "the verdict"
+
+    assert Evaluator._judge(Mock(), Mock(answer=answer)) == "the verdict"
