@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +11,8 @@ import torch
 
 from benchmarks import kernelbench_draws as draws
 from benchmarks import kernelbench_own as own
+from tests import forked
 
-ROOT = Path(__file__).resolve().parent.parent
 PROBLEM = """
 import torch
 from torch import nn
@@ -167,8 +165,8 @@ def test_each_problem_is_judged_in_a_process_of_its_own(tmp_path):
         (drafts / f"{name}.py").write_text(PROBLEM + NEW.format(body))
     arguments = ["--kernelbench", tmp_path, "--out", tmp_path / "out", "--drafts", tmp_path / "made"]
     # In a process of its own: judges are forks, and this one may have threads of PyTorch's by now.
-    command = [sys.executable, "-c", ONE_GPU, *arguments, "--problems", "1", "--no-compile"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    command = [ONE_GPU, *arguments, "--problems", "1", "--no-compile"]
+    done = forked.run(*command)
     assert done.returncode == 0, done.stderr
     said = done.stdout
     rows = {row["problem"]: row for row in map(json.loads, Path(tmp_path / "out/rows.jsonl").read_text().splitlines())}
@@ -181,13 +179,13 @@ def test_each_problem_is_judged_in_a_process_of_its_own(tmp_path):
     assert "process died" in rows["level1/2_Dies"]["why"] and rows["level1/3_Full"]["alone"]
     assert "right 3.00x of eager" in said and "4 of 4 judged" in said and "3.00x │    25%" in said
     # Another machine goes on: what torch.compile is timed beside is there again first.
-    done = subprocess.run(command[:-1], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = forked.run(*command[:-1])
     rows = {row["problem"]: row for row in map(json.loads, Path(tmp_path / "out/rows.jsonl").read_text().splitlines())}
     assert {name for name, row in rows.items() if row.get("compile_runtime")} == {"level1/1_Right"}, done.stdout
     assert "3.00x of eager, 2.00x of torch.compile's default" in done.stdout, done.stdout + done.stderr
     # All are compiled before the first is timed, and what was tuned only is no row.
     command = [*command[:-1], "--mode", "max-autotune", "--sample", "4"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = forked.run(*command)
     assert done.stdout.index("level1/1_Right: compiled") < done.stdout.index("torch.compile's max-autotune"), (
         done.stdout
     )
