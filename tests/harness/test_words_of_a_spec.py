@@ -101,55 +101,6 @@ WORDS = {
         "    q = torch.randint(0, 256, (shape[0], 32), generator=generator, dtype=torch.uint8)\n"
         "    return torch.cat([d, q], 1)\n",
     ),
-    "nineteen": (
-        "Tensor(name='x0', role='input', shape=('m',)),\n"
-        "Tensor(name='x1', role='input', shape=('m',)),\n"
-        "Tensor(name='x2', role='input', shape=('m',)),\n"
-        "Tensor(name='x3', role='input', shape=('m',)),\n"
-        "Tensor(name='x4', role='input', shape=('m',)),\n"
-        "Tensor(name='x5', role='input', shape=('m',)),\n"
-        "Tensor(name='x6', role='input', shape=('m',)),\n"
-        "Tensor(name='x7', role='input', shape=('m',)),\n"
-        "Tensor(name='x8', role='input', shape=('m',)),\n"
-        "Tensor(name='x9', role='input', shape=('m',)),\n"
-        "Tensor(name='x10', role='input', shape=('m',)),\n"
-        "Tensor(name='x11', role='input', shape=('m',)),\n"
-        "Tensor(name='x12', role='input', shape=('m',)),\n"
-        "Tensor(name='x13', role='input', shape=('m',)),\n"
-        "Tensor(name='x14', role='input', shape=('m',)),\n"
-        "Tensor(name='x15', role='input', shape=('m',)),\n"
-        "Tensor(name='x16', role='input', shape=('m',)),\n"
-        "Tensor(name='x17', role='input', shape=('m',)),\n"
-        "Tensor(name='x18', role='input', shape=('m',)),\n"
-        "Tensor(name='out', role='output', shape=('m',)),\n"
-        "Size(name='m')",
-        "m",
-        (5,),
-        "def reference(x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15, x16, x17, x18):\n"
-        "    return {'out': x0 + x1 + x2 + x3 + x4 + x5 + x6 + x7 + x8 + x9 + x10 + x11 + x12 + x13 + x14 + x15 + x16 + x17 + x18}\n",
-        'extern "C" void nineteen_float32(const float* x0, const float* x1, const float* x2, const float* x3, const float* x4, const float* x5, const '
-        "float* x6, const float* x7, const float* x8, const float* x9, const float* x10, const float* x11, const float* x12, const float* x13, const "
-        "float* x14, const float* x15, const float* x16, const float* x17, const float* x18, float* out, int64_t m) {\n"
-        "  for (int64_t i = 0; i < m; ++i) out[i] = x0[i] + x1[i] + x2[i] + x3[i] + x4[i] + x5[i] + x6[i] + x7[i] + x8[i] + x9[i] + x10[i] + x11[i] + "
-        "x12[i] + x13[i] + x14[i] + x15[i] + x16[i] + x17[i] + x18[i];\n"
-        "}\n",
-        ("x18[i]", "0"),
-        "",
-    ),
-    "of_e8m0": (
-        "Tensor(name='scale', role='input', shape=('m',), dtype='uint8', values=('drawn:powers',)),\n"
-        "Tensor(name='x', role='input', shape=('m', '32')),\n"
-        "Tensor(name='out', role='output', shape=('m', '32')),\n"
-        "Size(name='m')",
-        "m",
-        (5,),
-        "def reference(scale, x):\n    return {'out': x * torch.exp2(scale.to(x.dtype) - 127)[:, None]}\n",
-        'extern "C" void of_e8m0_float32(const uint8_t* scale, const float* x, float* out, int64_t m) {\n'
-        "  for (int64_t i = 0; i < m; ++i) for (int k = 0; k < 32; ++k) out[i * 32 + k] = std::ldexp(x[i * 32 + k], scale[i] - 127);\n"
-        "}\n",
-        ("- 127", "- 128"),
-        "def powers(shape, sizes, generator):\n    return torch.randint(110, 140, shape, generator=generator, dtype=torch.uint8)\n",
-    ),
     "of_fp4": (
         "Tensor(name='packed', role='input', shape=('m', '16'), dtype='uint8', values=('bits',)),\n"
         "Tensor(name='out', role='output', shape=('m', '32')),\n"
