@@ -35,7 +35,7 @@ def run(module, monkeypatch, *arguments: str) -> None:
 
 
 def test_a_kernel_beside_itself_and_beside_a_slower_one(small, monkeypatch, capsys):
-    arguments = ("--kernel", "silu_and_mul", "--trials", "2", "--slowed", "1", "--slower", "900")
+    arguments = ("--kernel", "silu_and_mul", "--trials", "1", "--slowed", "1", "--slower", "900")
     arguments += ("--slowed-baselines", "1", "--faster", "900")
     run(comparison, monkeypatch, "--device", "cpu", *arguments)
     itself, slower = capsys.readouterr().out.split("made slower")

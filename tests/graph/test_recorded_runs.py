@@ -32,7 +32,7 @@ from nodes.policies.transcript import Transcript
 from nodes.state import Settings
 from tests.graph.doubles import Silent, nobody
 
-pytestmark = pytest.mark.usefixtures("few_samples")
+pytestmark = pytest.mark.usefixtures("short_run")
 RECORDED = Path(__file__).parent / "recorded"
 
 # Round, outcome, how often it was repaired, kept. What was kept in the recording is kept here, but for numbers found by a search.
