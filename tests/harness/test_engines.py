@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,18 +158,6 @@ def test_a_cluster_of_ones_own_lets_nobody_else_in(cluster):
     assert address.startswith("tls://127.0.0.1:")
     with pytest.raises(OSError):
         Client(address.replace("tls://", "tcp://"), timeout=2, set_as_default=False)
-
-
-def test_several_are_judged_side_by_side(cluster, small, source, tmp_path):
-    """Each of its calls sleeps, so that the second question is asked long before the first is answered."""
-    if cluster.width() < 2:
-        pytest.skip("one core")
-    slow = "#include <unistd.h>\n" + source.replace("const T* gate", "if (token == 0) usleep(50000); const T* gate", 1)
-    with cluster.evaluator(small, Store(tmp_path)) as evaluator, ThreadPoolExecutor(2) as pool:
-        builds = [evaluator.build(evaluator.store.put(f"{slow}\n// {n}\n")) for n in range(2)]
-        found = list(pool.map(evaluator.verify, builds))
-        assert all(verdict.passed for verdict in found)
-        assert len(evaluator.places) == 2
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["built where timed", "built apart"])
