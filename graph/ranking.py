@@ -17,7 +17,8 @@ from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES
 
-ON_GPU = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
+ON_GPU = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events"))
+"""Categories of what a device ran, small letters: older profilers wrote Kernel, Memcpy, Memset."""
 DATA_SHEETS = {
     "H200": (4800, 989), "H100 NVL": (3900, 835), "H100 PCIe": (2000, 756), "H100": (3350, 989), "H800": (3350, 989), "H20": (4000, 148),
     "B200": (8000, 2250), "GB200": (8000, 2500), "A100-SXM4-80": (2039, 312), "A100": (1555, 312), "A800": (2039, 312), "L40S": (864, 362),
@@ -29,7 +30,7 @@ OURS: tuple[tuple[str, str, str], ...] = (
     (r"^aten::(t|transpose|view|_unsafe_view|reshape|expand|slice|select|as_strided|permute|unsqueeze|squeeze|empty\w*|detach|alias|narrow|split"
      r"|chunk|unbind|resize_|result_type|linear|to|contiguous|lift_fresh)$", "no", "no kernel of its own"),
     (r"nccl|all_?reduce|all_?gather|reduce_?scatter|cross_device|one_shot|two_shot", "no", "a collective between GPUs"),
-    (r"memcpy|memset|^aten::(copy_|to|_to_copy|clone|contiguous)$", "no", "a copy"),
+    (r"memcpy|memset|^dma_request$|^aten::(copy_|to|_to_copy|clone|contiguous)$", "no", "a copy"),
     (r"flash|fmha|attention|attn|mha|mla|sdpa|BatchDecode|BatchPrefill|decode_kernel|prefill_kernel", "model", "attention"),
     (r"moe|grouped_?gemm|GroupedGemm|group_gemm|expert|topk_gating|topkGating", "model", "mixture of experts"),
     (r"(?<!fb)gemm|gemv|cutlass|cublas|xmma|nvjet|_mm\b|::(mm|addmm|bmm|linear|matmul|baddbmm|einsum)$|Cijk_|wgmma|splitK", "library", "a product of matrices"),
@@ -83,7 +84,7 @@ class RankedKernel:
 
     @property
     def gain_us(self) -> float:
-        """Time above the least one, where that is known; all of it else. 0 for what nothing here makes faster."""
+        """Time above the least one, where that is known; all of it else, which is an upper bound. 0 for what nothing here makes faster."""
         if self.taken == "no":
             return 0.0
         return self.total_us * (1 - (self.share_of_sol or 0.0))
@@ -109,7 +110,7 @@ def rank(path: Path) -> Ranking:
         for one in events
         if isinstance(one, dict) and one.get("ph") == "X" and isinstance(one.get("dur"), int | float)
     ]
-    kernels = [one for one in complete if one.get("cat") in ON_GPU]
+    kernels = [one for one in complete if str(one.get("cat")).lower() in ON_GPU]
     operators = [one for one in complete if one.get("cat") in ("cpu_op", "Operator", "operator")]
     if not kernels and not operators:
         raise KernelError(
@@ -168,6 +169,10 @@ def _read(path: Path) -> tuple[list[Any], dict[str, Any]]:
         raise KernelError(f"{path} is no trace in JSON: {str(error)[:200]}") from None
     if isinstance(held, list):
         return held, {}
+    if isinstance(held, dict) and "nodes" in held and "traceEvents" not in held:
+        raise KernelError(
+            f"{path} is an execution trace, which holds no times: rank what torch.profiler exported beside it (export_chrome_trace)"
+        )
     if not isinstance(held, dict) or not isinstance(held.get("traceEvents"), list):
         raise KernelError(
             f"{path} has no traceEvents: it must be a trace that torch.profiler exported (export_chrome_trace)"
@@ -198,7 +203,7 @@ class _Launchers:
         self.launches = {
             _args(one).get("correlation"): one
             for one in events
-            if one.get("cat") in ("cuda_runtime", "cuda_driver", "runtime", "Runtime")
+            if one.get("cat") in ("cuda_runtime", "cuda_driver", "runtime", "Runtime", "mtia_runtime")
         }
         self.lanes: dict[Any, tuple[list[float], list[dict[str, Any]]]] = {}
         by_thread = defaultdict(list)

@@ -67,6 +67,24 @@ def test_what_can_be_gained_comes_first_and_a_collective_never(tmp_path: Path) -
     assert next(row for row in found.rows if row.name.startswith("nvjet")).taken == "library"
 
 
+def test_the_column_says_what_is_an_upper_bound_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.main(["rank", str(_served(tmp_path))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    known = next(line for line in lines if "act_and_mul" in line).split()
+    assert known[0] == "0.014" and known[5:7] == ["rules", "sgl::act_and_mul_kernel"], known  # 24 us less 2 x 5.0
+    assert next(line for line in lines if "nvjet" in line).split()[:2] == ["<", "0.060"]
+    assert next(line for line in lines if "nccl" in line).split()[0] == "0.000" and any(
+        "at most" in one for one in lines
+    )
+
+
+@pytest.mark.parametrize("category", ["Kernel", "mtia_ccp_events"])
+def test_devices_events_by_other_names(category: str, tmp_path: Path) -> None:
+    """Older profilers began categories with a capital; another maker's accelerator has its own."""
+    found = rank(_trace(tmp_path, [_event("softmax", category, 0, 5.0), _event("aten::softmax", "cpu_op", 0, 90.0)]))
+    assert found.on_gpu and [(row.name, row.total_us) for row in found.rows] == [("softmax", 5.0)]
+
+
 def test_an_unknown_device_has_no_speed_of_light(tmp_path: Path) -> None:
     found = rank(_served(tmp_path, "Something New"))
     assert all(row.share_of_sol is None for row in found.rows) and any(
@@ -96,7 +114,7 @@ def test_a_trace_of_a_cpu_is_ranked_by_its_operators_own_time(
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("{", "is no trace in JSON"), ("[]", "holds no kernels"), ('{"a": 1}', "has no traceEvents"), ('{"traceEvents": [3, {"ph": "X"}]}', "holds no kernels")],
+    [("{", "is no trace in JSON"), ("[]", "holds no kernels"), ('{"a": 1}', "has no traceEvents"), ('{"nodes": []}', "is an execution trace, which holds no times"), ('{"traceEvents": [3, {"ph": "X"}]}', "holds no kernels")],
 )  # fmt: skip
 def test_what_is_no_trace_is_one_sentence(text: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
