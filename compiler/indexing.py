@@ -1,4 +1,4 @@
-"""Places that are computed: gathers of anything, stores to places that others name, masks as indices. Registered by being imported.
+"""Places that are computed: gathers of anything, stores to places that others name, masks as indices. `extend_table` registers them.
 
 A gather of a formula puts a symbol in the formula's place and what the symbol stands for into the result, so that nothing goes
 through memory. What is written at computed places stays apart (`Scatter`) until it is known which tensor it changes in place.
@@ -26,7 +26,7 @@ from compiler.draft.expressions import (
 )
 from compiler.draft.index import FloorDiv, Index, Modulo, product, unflatten
 from compiler.draft.lower_views import wrapped
-from compiler.draft.lowering import LOWERINGS, Lowering, broadcast
+from compiler.draft.lowering import LOWERINGS, Lowering, broadcast, extend, lowers
 from compiler.draft.tensors import Definition, NoDraft, Position, Scatter, Value
 from compiler.operators import MOST_IN_TABLE
 
@@ -151,10 +151,10 @@ def _places(low: Lowering, a: Value, named: list[int], places, rank: int, positi
     return [*position[:first], *here, *position[first + rank :]]
 
 
-def _index(low: Lowering, a: Value, places):
+def _index(before, low: Lowering, a: Value, places):
     """Of a short table, of axes that integers name, or what a mask over leading axes chooses."""
     if low.program.settles:
-        return _GATHERED(low, a, places)
+        return before(low, a, places)
     (first, *more) = places
     if first is not None and first.type == "bool" and all(place is None for place in more):
         return _masked(low, a, first)
@@ -348,30 +348,25 @@ def _scatter(low: Lowering, a: Value, dim, indices: Value, source, **_):
 # ------------------------------------------------------------------------------------------ views of what was scattered
 
 
-def _seen_through(name: str) -> None:
+def _seen_through(before, low: Lowering, a, *more, **keywords):
     """A view of a tensor that was written at computed places: what is written stays, its places lie in the tensor before."""
-    before = LOWERINGS[name]
-
-    def lowered(low: Lowering, a, *more, **keywords):
-        if not isinstance(a, Value) or a.scatter is None:
-            return before(low, a, *more, **keywords)
-        return _scattered(low, replace(a.scatter, now=before(low, a.scatter.now, *more, **keywords)))
-
-    LOWERINGS[name] = lowered
+    if not isinstance(a, Value) or a.scatter is None:
+        return before(low, a, *more, **keywords)
+    return _scattered(low, replace(a.scatter, now=before(low, a.scatter.now, *more, **keywords)))
 
 
-def _narrowed(low: Lowering, a: Value, dim=0, start=None, end=None, step=1):
+def _narrowed(before, low: Lowering, a: Value, dim=0, start=None, end=None, step=1):
     """A slice of what was scattered into a concatenation, where it is one of its parts: what goes elsewhere is not written."""
     scatter = a.scatter
     if scatter is None or not isinstance(scatter.now, Value):
-        return _piece_of(low, a, dim, start, step) or _NARROWED(low, a, dim, start, end, step)
+        return _piece_of(low, a, dim, start, step) or before(low, a, dim, start, end, step)
     dim %= len(a.shape)
     first = sympy.sympify(0 if start is None else start)
     first = a.shape[dim] + first if first.is_Integer and first < 0 else first
     size = low.shape[dim]
     if scatter.now is not scatter.base or step != 1:
-        return _scattered(low, replace(scatter, now=_NARROWED(low, scatter.now, dim, start, end, step)))
-    part = _NARROWED(low, scatter.base, dim, start, end, step)
+        return _scattered(low, replace(scatter, now=before(low, scatter.now, dim, start, end, step)))
+    part = before(low, scatter.base, dim, start, end, step)
     for piece in scatter.base.pieces:
         if piece.axis == dim and piece.start == first and piece.value.shape[dim] == size:
             part = piece.value
@@ -411,19 +406,14 @@ def _piece_of(low: Lowering, a: Value, dim, start, step) -> Value | None:
     return None
 
 
-def _put_back(name: str, view: str) -> None:
+def _put_back(view: str, before, low: Lowering, a: Value, source, *more, **keywords):
     """What was scattered into a slice of a tensor, put back into the tensor: the rest of it is as it was."""
-    before = LOWERINGS.get(name)
-
-    def lowered(low: Lowering, a: Value, source, *more, **keywords):
-        if not isinstance(source, Value) or source.scatter is None:
-            return None if before is None else before(low, a, source, *more, **keywords)
-        own, now = LOWERINGS[view](_Shaped(low, source), a, *more), source.scatter.now
-        if now.buffer is None or (own.buffer, own.offset, own.strides) != (now.buffer, now.offset, now.strides):
-            return None
-        return _scattered(low, replace(source.scatter, now=a))
-
-    LOWERINGS[name] = lowered
+    if not isinstance(source, Value) or source.scatter is None:
+        return before(low, a, source, *more, **keywords)
+    own, now = LOWERINGS[view](_Shaped(low, source), a, *more), source.scatter.now
+    if now.buffer is None or (own.buffer, own.offset, own.strides) != (now.buffer, now.offset, now.strides):
+        return None
+    return _scattered(low, replace(source.scatter, now=a))
 
 
 class _Shaped(Lowering):
@@ -438,15 +428,10 @@ class _Shaped(Lowering):
         return self._shape
 
 
-def _only_compiled(name: str, lowering) -> None:
+def _only_compiled(lowering, before, low: Lowering, a: Value, *more, **keywords):
     """In place of the draft's, which keeps what it gathers from in memory."""
-    before = LOWERINGS[name]
-
-    def lowered(low: Lowering, a: Value, *more, **keywords):
-        kept = low.program.settles or a.buffer is not None
-        return before(low, a, *more, **keywords) if kept else lowering(low, a, *more, **keywords)
-
-    LOWERINGS[name] = lowered
+    kept = low.program.settles or a.buffer is not None
+    return (before if kept else lowering)(low, a, *more, **keywords)
 
 
 def _select_along(low: Lowering, a: Value, dim, indices: Value):
@@ -457,26 +442,23 @@ def _embedding(low: Lowering, a: Value, indices: Value, *_, **__):
     return _along(low, a, 0, indices, len(indices.shape))
 
 
-_GATHERED = LOWERINGS["aten.index.Tensor"]
-_NARROWED = LOWERINGS["aten.slice.Tensor"]
-LOWERINGS["aten.index.Tensor"] = _index
-LOWERINGS["aten._unsafe_index.Tensor"] = _index
-LOWERINGS["aten.nonzero.default"] = _nonzero
-LOWERINGS["aten.index_put.default"] = _index_put
-LOWERINGS["aten._unsafe_index_put.default"] = _index_put
-LOWERINGS["aten.index_copy.default"] = _index_copy
-LOWERINGS["aten.scatter.src"] = _scatter
-LOWERINGS["aten.scatter.value"] = _scatter
-_only_compiled("aten.gather.default", _gather)
-_only_compiled("aten.index_select.default", _select_along)
-_only_compiled("aten.embedding.default", _embedding)
-for _name in (
+VIEWS = (
     "aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.permute.default", "aten.transpose.int",
     "aten.unsqueeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.alias.default", "aten.clone.default",
     "aten._to_copy.default", "aten.select.int", "aten.t.default", "aten.detach.default",
-):  # fmt: skip
-    if _name in LOWERINGS:
-        _seen_through(_name)
-LOWERINGS["aten.slice.Tensor"] = _narrowed
-_put_back("aten.slice_scatter.default", "aten.slice.Tensor")
-_put_back("aten.select_scatter.default", "aten.select.int")
+)  # fmt: skip
+
+
+def extend_table() -> None:
+    extend(_index, "aten.index.Tensor")
+    LOWERINGS["aten._unsafe_index.Tensor"] = LOWERINGS["aten.index.Tensor"]
+    lowers("aten.nonzero.default")(_nonzero)
+    lowers("aten.index_put.default", "aten._unsafe_index_put.default")(_index_put)
+    lowers("aten.index_copy.default")(_index_copy)
+    lowers("aten.scatter.src", "aten.scatter.value")(_scatter)
+    for name, lowering in (("gather", _gather), ("index_select", _select_along), ("embedding", _embedding)):
+        extend(functools.partial(_only_compiled, lowering), f"aten.{name}.default")
+    extend(_seen_through, *VIEWS)
+    extend(_narrowed, "aten.slice.Tensor")
+    extend(functools.partial(_put_back, "aten.slice.Tensor"), "aten.slice_scatter.default")
+    extend(functools.partial(_put_back, "aten.select.int"), "aten.select_scatter.default")

@@ -1,6 +1,8 @@
-"""Operators that only the compiler lowers: bits and quotients of integers, tables. Registered by being imported."""
+"""Operators that only the compiler lowers: bits and quotients of integers, tables. `extend_table` registers them."""
 
 from __future__ import annotations
+
+import functools
 
 import sympy
 import torch
@@ -8,7 +10,7 @@ import torch
 from compiler.draft.expressions import COMPUTED, Expr, binary, cast, constant, index_value, make, pick
 from compiler.draft.lower_pointwise import _stored
 from compiler.draft.lower_windows import depthwise
-from compiler.draft.lowering import LOWERINGS, Lowering
+from compiler.draft.lowering import LOWERINGS, Lowering, extend, lowers
 from compiler.draft.tensors import Definition, NoDraft, Program, Value
 
 INTEGERS = {
@@ -23,33 +25,23 @@ INTEGERS = {
 """Operation -> torch's operators, of integers; results of narrow ones wrap as torch's do."""
 
 
-def _register(op: str, name: str) -> None:
-    before = LOWERINGS.get(name)
-
-    def lowered(low: Lowering, a, b):
-        if before is not None and (found := before(low, a, b)) is not None:
-            return found
-        if low.dtype.is_floating_point or low.dtype == torch.bool:
+def _integer(op: str, power: bool, before, low: Lowering, a, b):
+    if (found := before(low, a, b)) is not None:
+        return found
+    if low.dtype.is_floating_point or low.dtype == torch.bool:
+        return None
+    if power:  # 2 ** b
+        if a != 2:
             return None
-        if name == "aten.pow.Scalar":  # 2 ** b
-            if a != 2:
-                return None
-            a = 1
-        type, shape = COMPUTED[low.dtype], low.shape
-        readers = [low.as_value(argument, type) for argument in (a, b)]
+        a = 1
+    type, shape = COMPUTED[low.dtype], low.shape
+    readers = [low.as_value(argument, type) for argument in (a, b)]
 
-        def element(position) -> Expr:
-            value = make(op, *(read(position, shape) for read in readers), type=type)
-            return cast(_stored(value, low.dtype), type)
+    def element(position) -> Expr:
+        value = make(op, *(read(position, shape) for read in readers), type=type)
+        return cast(_stored(value, low.dtype), type)
 
-        return low.formula(element)
-
-    LOWERINGS[name] = lowered
-
-
-for _op, _names in INTEGERS.items():
-    for _name in _names:
-        _register(_op, f"aten.{_name}")
+    return low.formula(element)
 
 
 MOST_IN_TABLE = 64
@@ -95,6 +87,10 @@ def _convolution(low: Lowering, a: Value, weight: Value, bias, stride, padding, 
     return None if low.program.settles or mixes else depthwise(low, a, weight, bias, stride, padding, dilation, len(a.shape) - 2)  # fmt: skip
 
 
-LOWERINGS["aten.bmm.default"] = _product
-LOWERINGS["aten.mm.default"] = _product
-LOWERINGS["aten.convolution.default"] = _convolution
+def extend_table() -> None:
+    for op, names in INTEGERS.items():
+        for name in names:
+            extend(functools.partial(_integer, op, name == "pow.Scalar"), f"aten.{name}")
+    for name in ("aten.bmm.default", "aten.mm.default"):
+        LOWERINGS[name] = _product
+    lowers("aten.convolution.default")(_convolution)

@@ -1,7 +1,8 @@
-"""Operators whose results go through memory: sorts, scans, counts, scatters into anything, places in sorted rows. Registered by being imported."""
+"""Operators whose results go through memory: sorts, scans, counts, scatters into anything, places in sorted rows. `extend_table` registers them."""
 
 from __future__ import annotations
 
+import functools
 import math
 
 import sympy
@@ -21,7 +22,7 @@ from compiler.draft.expressions import (
     where,
 )
 from compiler.draft.index import number
-from compiler.draft.lowering import LOWERINGS, Lowering, plain
+from compiler.draft.lowering import LOWERINGS, Lowering, extend, lowers, plain
 from compiler.draft.tensors import Definition, NoDraft, Position, Value
 from compiler.indexing import into, is_kept
 from compiler.selects import MOST_SELECTED
@@ -72,10 +73,10 @@ MOST_FIRST = 16
 """Elements up to which the largest are found one by one."""
 
 
-def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
+def _topk(before, low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
     few = isinstance(k, int) and k <= MOST_SELECTED and bool(a.shape) and dim % len(a.shape) == len(a.shape) - 1
     if low.program.settles or not a.shape or (few and not low.program.in_memory):
-        return _FEW(low, a, k, dim, largest, sorted)
+        return before(low, a, k, dim, largest, sorted)
     if not is_kept(low):
         return None
     axis = dim % len(a.shape)
@@ -88,18 +89,19 @@ def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
 # ------------------------------------------------------------------------------------------ scans
 
 
-def _scan(kind: str, name: str, pair: bool = False) -> None:
-    before = LOWERINGS.get(name)
+SCANS = {"scan_sum": "cumsum", "scan_prod": "cumprod", "scan_max": "cummax", "scan_min": "cummin"}
+EXTREMES = ("scan_max", "scan_min")
+"""Those that answer places, too."""
 
-    def lowered(low: Lowering, a: Value, dim, **more):
-        if low.program.settles:
-            return before(low, a, dim, **more) if before else None
-        is_kept(low)
-        dtype = low.meta[0].dtype if pair else low.dtype
-        made = low.program.scan(kind, a, dim, dtype, False, False) if a.shape else a
-        return (made, low.program.formula(made.shape, torch.int64, _unread, low.name)) if pair else made
 
-    LOWERINGS[name] = lowered
+def _scan(kind: str, before, low: Lowering, a: Value, dim, **more):
+    if low.program.settles:
+        return before(low, a, dim, **more)
+    is_kept(low)
+    pair = kind in EXTREMES
+    dtype = low.meta[0].dtype if pair else low.dtype
+    made = low.program.scan(kind, a, dim, dtype, False, False) if a.shape else a
+    return (made, low.program.formula(made.shape, torch.int64, _unread, low.name)) if pair else made
 
 
 def _unread(position: Position) -> Expr:
@@ -197,15 +199,10 @@ def _bucketize(low: Lowering, value, row: Value, out_int32=False, right=False):
     return _searchsorted(low, row, value, right=right)
 
 
-def _in_memory(name: str, lowering) -> None:
-    """In place of what an operator is without memory, where there is some."""
-    before = LOWERINGS[name]
-
-    def lowered(low: Lowering, *arguments, **keywords):
-        return (lowering if low.program.in_memory else before)(low, *arguments, **keywords)
-
-    LOWERINGS[name] = lowered
-    _behind(name, lowering)
+def _in_memory(lowering, before, low: Lowering, *arguments, **keywords):
+    """In place of what an operator is without memory, where there is some, and behind it."""
+    first = lowering if low.program.in_memory else before
+    return _behind(lowering, first, low, *arguments, **keywords)
 
 
 def _select_scatter(low: Lowering, a: Value, source: Value, dim, index):
@@ -238,38 +235,27 @@ def _slice_scatter(low: Lowering, a: Value, source: Value, dim=0, start=None, en
     return low.formula(element)
 
 
-def _behind(name: str, lowering) -> None:
+def _behind(lowering, before, low: Lowering, *arguments, **keywords):
     """Where an operator has no other form."""
-    before = LOWERINGS.get(name)
-
-    def lowered(low: Lowering, *arguments, **keywords):
-        found = before(low, *arguments, **keywords) if before else None
-        return found if found is not None or low.program.settles else lowering(low, *arguments, **keywords)
-
-    LOWERINGS[name] = lowered
+    found = before(low, *arguments, **keywords)
+    return found if found is not None or low.program.settles else lowering(low, *arguments, **keywords)
 
 
 def _empty(low: Lowering, *_, **__):
     return None if low.program.settles else low.formula(lambda _: constant(0, COMPUTED[low.dtype]))
 
 
-_behind("aten.select_scatter.default", _select_scatter)
-_behind("aten.slice_scatter.default", _slice_scatter)
-_FEW = LOWERINGS["aten.topk.default"]
-LOWERINGS["aten.topk.default"] = _topk
-for _name in ("aten.sort.default", "aten.sort.stable"):
-    LOWERINGS[_name] = _sort
-for _kind, _name in (("scan_sum", "aten.cumsum.default"), ("scan_prod", "aten.cumprod.default")):
-    _scan(_kind, _name)
-for _kind, _name in (("scan_max", "aten.cummax.default"), ("scan_min", "aten.cummin.default")):
-    _scan(_kind, _name, pair=True)
-for _name in ("aten.empty_permuted.default", "aten.empty.memory_format"):
-    LOWERINGS.setdefault(_name, _empty)
-for _name in ("aten.scatter.src", "aten.scatter.value"):
-    _in_memory(_name, _along("map"))
-LOWERINGS["aten.scatter_add.default"] = _along("add")
-LOWERINGS["aten.scatter_reduce.two"] = _reduced
-LOWERINGS["aten.index_reduce.default"] = _reduced
-LOWERINGS["aten.searchsorted.Tensor"] = _searchsorted
-LOWERINGS["aten.searchsorted.Scalar"] = _searchsorted
-LOWERINGS["aten.bucketize.Tensor"] = _bucketize
+def extend_table() -> None:
+    extend(functools.partial(_behind, _select_scatter), "aten.select_scatter.default")
+    extend(functools.partial(_behind, _slice_scatter), "aten.slice_scatter.default")
+    extend(_topk, "aten.topk.default")
+    lowers("aten.sort.default", "aten.sort.stable")(_sort)
+    for kind, name in SCANS.items():
+        extend(functools.partial(_scan, kind), f"aten.{name}.default")
+    for name in ("aten.empty_permuted.default", "aten.empty.memory_format"):
+        LOWERINGS.setdefault(name, _empty)
+    extend(functools.partial(_in_memory, _along("map")), "aten.scatter.src", "aten.scatter.value")
+    lowers("aten.scatter_add.default")(_along("add"))
+    lowers("aten.scatter_reduce.two", "aten.index_reduce.default")(_reduced)
+    lowers("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")(_searchsorted)
+    lowers("aten.bucketize.Tensor")(_bucketize)

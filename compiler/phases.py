@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 import sympy
 import torch
 
-from compiler.draft.expressions import Expr, binary, cast, index_value, loads_of, make, put
+from compiler.draft.expressions import Expr, binary, cast, index_value, loads_of, make, put, symbols_of
 from compiler.draft.index import Index, _split, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition, NoDraft
 from compiler.kernel import PackedKernel
 from compiler.selects import SelectedProgram
-from compiler.streams import _symbols
 
 PHASES = "phases"
 """The layout."""
@@ -212,7 +211,9 @@ def _select(program, sort: Phase, phases: list[Phase], held: dict[Buffer, Index]
     ]
     loads = {load: None for n in reading for load in loads_of(phases[n].roots) if load.args[0] in (values, places)}
     known = {unit, *program.hints}
-    apart = any(load.args[0] is places or _symbols(load) - known or load.args[2:3] not in ((), (1,)) for load in loads)
+    apart = any(
+        load.args[0] is places or symbols_of(load) - known or load.args[2:3] not in ((), (1,)) for load in loads
+    )
     if {values, places} - held.keys() or apart or not reading or len(loads) > MOST_NTHS:
         return
     if any(phase.definition.outs[0] not in held for phase in phases[at : min(reading)]):

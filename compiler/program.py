@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from compiler import indexing, operators, ordered  # noqa: F401 -- registered by being imported
+from compiler import indexing, operators, ordered, selects
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
-from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, walk
+from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, symbols_of, walk
 from compiler.draft.index import FloorDiv, Index, joined, size_symbol, unflatten
 from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients
 from compiler.draft.names import RESERVED
@@ -42,6 +42,8 @@ OURS = {"row", "lane"}
 """Names of loop variables here, which the drafter's texts have another use for."""
 _LOWERING = threading.Lock()
 """Expressions are interned in a table of the process."""
+for _layer in (operators, indexing, selects, ordered):  # over the drafter's table; the last one decides first
+    _layer.extend_table()
 
 
 @dataclass
@@ -466,8 +468,7 @@ def _check_in_place(program: KernelProgram, kernel: PackedKernel) -> None:
 def _is_read_before(program: KernelProgram, kernel: PackedKernel, load: Expr) -> bool:
     """Whether all threads of a row read one element before the reductions at which they meet: what is written once a row is written later."""
     within = {kernel.pack, program.lane, *(loop for loop, _ in kernel.inner), *kernel.loops}
-    symbols = {s for e in walk([load]) for arg in e.args if isinstance(arg, sympy.Expr) for s in arg.free_symbols}
-    return kernel.layout == ROW and any(m.definition.reduced for m in kernel.members) and not symbols & within
+    return kernel.layout == ROW and any(m.definition.reduced for m in kernel.members) and not symbols_of(load) & within
 
 
 def _is_own(program: KernelProgram, load: Expr, writer: Member) -> bool:

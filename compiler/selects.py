@@ -1,7 +1,7 @@
 """Where the extremes of an axis are, in the reductions that every sketch has: the extreme, then the first place that holds it.
 
 A row that stays in registers is read once, whatever number of reductions goes over it. Drafts, whose rows do not, keep
-their reduction over pairs. Registered by being imported.
+their reduction over pairs. `extend_table` registers them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from compiler.draft.expressions import (
     index_value,
     loads_of,
     make,
-    walk,
+    symbols_of,
     where,
 )
 from compiler.draft.index import product, unflatten
 from compiler.draft.lower_reductions import fold_over
-from compiler.draft.lowering import LOWERINGS, Lowering, plain
+from compiler.draft.lowering import Lowering, extend, lowers, plain
 from compiler.draft.tensors import Definition, Piece, Program, Value
 
 MOST_SELECTED = 8
@@ -79,28 +79,18 @@ def _shaped(low: Lowering, value: Value, axis: int, keepdim: bool) -> Value:
     return low.program.reshape(value, shape)
 
 
-def _arg(kind: str, name: str) -> None:
-    before = LOWERINGS[name]
-
-    def lowered(low: Lowering, a: Value, dim=None, keepdim=False):
-        if low.program.settles or dim is None or not a.shape:
-            return before(low, a, dim, keepdim)
-        axis = dim % len(a.shape)
-        return _shaped(low, _one(low, a, axis, kind, ())[1], axis, keepdim)
-
-    LOWERINGS[name] = lowered
+def _arg(kind: str, before, low: Lowering, a: Value, dim=None, keepdim=False):
+    if low.program.settles or dim is None or not a.shape:
+        return before(low, a, dim, keepdim)
+    axis = dim % len(a.shape)
+    return _shaped(low, _one(low, a, axis, kind, ())[1], axis, keepdim)
 
 
-def _with_places(kind: str, name: str) -> None:
-    before = LOWERINGS[name]
-
-    def lowered(low: Lowering, a: Value, dim, keepdim=False):
-        if low.program.settles or not a.shape:
-            return before(low, a, dim, keepdim)
-        axis = dim % len(a.shape)
-        return tuple(_shaped(low, found, axis, keepdim) for found in _one(low, a, axis, kind, ()))
-
-    LOWERINGS[name] = lowered
+def _with_places(kind: str, before, low: Lowering, a: Value, dim, keepdim=False):
+    if low.program.settles or not a.shape:
+        return before(low, a, dim, keepdim)
+    axis = dim % len(a.shape)
+    return tuple(_shaped(low, found, axis, keepdim) for found in _one(low, a, axis, kind, ()))
 
 
 def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
@@ -266,8 +256,7 @@ def _is_selected(program: Program, value: Value, read) -> bool:
         return False
     at = [program.ranges.named(f"at{axis}", size) for axis, size in enumerate(value.shape)]
     expr = read(at)
-    told = any(isinstance(arg, sympy.Expr) and at[-1] in arg.free_symbols for e in walk([expr]) for arg in e.args)
-    return told and not any(at[-1] in load.args[1].free_symbols for load in loads_of([expr]))
+    return at[-1] in symbols_of(expr) and not any(at[-1] in load.args[1].free_symbols for load in loads_of([expr]))
 
 
 def pieces_of(program: Program, value: Value) -> tuple[Piece, ...]:
@@ -291,7 +280,8 @@ def pieces_of(program: Program, value: Value) -> tuple[Piece, ...]:
     return tuple(piece(number) for number in range(int(count)))
 
 
-for _kind in ("max", "min"):
-    _arg(_kind, f"aten.arg{_kind}.default")
-    _with_places(_kind, f"aten.{_kind}.dim")
-LOWERINGS["aten.topk.default"] = _topk
+def extend_table() -> None:
+    for kind in ("max", "min"):
+        extend(functools.partial(_arg, kind), f"aten.arg{kind}.default")
+        extend(functools.partial(_with_places, kind), f"aten.{kind}.dim")
+    lowers("aten.topk.default")(_topk)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from compiler.draft.expressions import Expr, loads_of, make, put, walk
+from compiler.draft.expressions import Expr, loads_of, make, put, symbols_of
 from compiler.draft.index import Index, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition
@@ -80,10 +80,6 @@ def streams_of(program: SelectedProgram, outputs: set[Buffer], multiples: list[s
 def _same(one, other) -> bool:
     """Of sizes."""
     return sympy.expand(one - other) == 0
-
-
-def _symbols(expr: Expr) -> set[sympy.Symbol]:
-    return {s for e in walk([expr]) for a in e.args if isinstance(a, sympy.Expr) for s in a.free_symbols}
 
 
 def _probe(program, definition: Definition) -> list[Index]:
@@ -175,7 +171,7 @@ def _placed(program, score, folds, sums, group, queries, keys, along, where, out
     if split is None or weighted is None:
         return None
     (asked, keyed), (weight, value) = split, weighted
-    if member in _symbols(keyed) | _symbols(value) or column in _symbols(weight) or not loads_of([value]):
+    if member in symbols_of(keyed) | symbols_of(value) or column in symbols_of(weight) or not loads_of([value]):
         return None
     if group != 1 and member.is_Symbol is False:
         return None
@@ -202,7 +198,7 @@ def _placed(program, score, folds, sums, group, queries, keys, along, where, out
     if used & set(places) or any(score.outs[0] in _reads(program, d) for d in program.definitions if d not in [m.definition for m in kernel.members]):  # fmt: skip
         return None
     masked = _masked(kernel.folds[0].value, score.outs[0]) if kernel.folds else None
-    kernel.masked = masked if masked is not None and member not in _symbols(masked) else None
+    kernel.masked = masked if masked is not None and member not in symbols_of(masked) else None
     return kernel
 
 
@@ -212,7 +208,7 @@ def _factors(expr: Expr, variable: sympy.Symbol) -> tuple[Expr, Expr] | None:
         return _factors(expr.args[0], variable)
     if expr.op != "mul":
         return None
-    told = [any(variable in _symbols(load) for load in loads_of([part])) for part in expr.args]
+    told = [any(variable in symbols_of(load) for load in loads_of([part])) for part in expr.args]
     if told == [True, True] or told == [False, False]:
         return None
     return (expr.args[1], expr.args[0]) if told[0] else (expr.args[0], expr.args[1])

@@ -17,7 +17,7 @@ from compiler.codegen.kernels import KernelFunction, find_recomputed, in_axes, l
 from compiler.codegen.levels import folds_of, hoist, hoist_replaced, indent, run_pass, stores_of
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
-from compiler.draft.expressions import Expr, loads_of, walk
+from compiler.draft.expressions import Expr, indices_of, loads_of, symbols_of
 from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Member
@@ -164,8 +164,10 @@ class CpuText(Text):
     def take_lines(self) -> None:
         """Packs of elements are counted in lines of the shortest length that places are divided by: a division a line, not a pack."""
         pack = self.kernel.pack
-        values = [index for e in walk(self.kernel.roots) for index in e.args if isinstance(index, sympy.Expr)]
-        indices = [*values, *(place for member in self.kernel.members for place in member.places)]
+        indices = [
+            *indices_of(self.kernel.roots),
+            *(place for member in self.kernel.members for place in member.places),
+        ]
         lengths = {a.args[1] for index in indices for a in index.atoms(FloorDiv, Modulo) if a.args[0] == pack}
         fits = [one for one in lengths if all(_divides(one, other) or _is_part(other, one) for other in lengths)]
         length = min(fits, key=_is_few, default=None)
@@ -202,7 +204,7 @@ class CpuText(Text):
         alone: list[str] = []
         together: list[str] = []
         for window in self.windows(roots):
-            if window.by is None or at in _places(window.by[0]):
+            if window.by is None or at in symbols_of(window.by[0]):
                 continue
             scope = Scope(0, top)
             first = {at: 0} | ({loop: 0 for loop, _ in self.kernel.inner} if self.level(window.by[0]) == 1 else {})
@@ -251,11 +253,6 @@ class CpuText(Text):
 
 def _divides(one: Index, other: Index) -> bool:
     return sympy.denom(sympy.cancel(other / one)) == 1
-
-
-def _places(expr: Expr) -> set[sympy.Basic]:
-    """The variables that it is read at or counted from."""
-    return {s for e in walk([expr]) for index in e.args if isinstance(index, sympy.Expr) for s in index.free_symbols}
 
 
 def _is_few(length: Index) -> bool:

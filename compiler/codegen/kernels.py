@@ -25,7 +25,7 @@ from compiler.codegen.online import online_groups, print_pass, print_results
 from compiler.codegen.printer import Printer
 from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Text, Window
-from compiler.draft.expressions import Expr, loads_of, walk
+from compiler.draft.expressions import Expr, indices_of, loads_of, walk
 from compiler.draft.index import Index, estimate, index_is_divided
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare, index_text
@@ -83,7 +83,7 @@ def signature(
 ) -> tuple[list[str], list[str]]:
     """Parameters and arguments: pointers in the spec's order, sizes, scalars. `plain`: sizes are numbers, no divisors."""
     program = text.program
-    indices = [a for e in walk(roots) for a in e.args if isinstance(a, sympy.Expr)]
+    indices = indices_of(roots)
     indices += [store.place for store in stores] + [store.by[1] for store in stores if store.by] + counts
     if isinstance(text, RaggedText):
         indices += [window.buffer.elements for window in text.windows(roots) if not window.aligned]

@@ -10,11 +10,10 @@ from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
-from compiler.draft.expressions import COMPUTED, Expr, walk
+from compiler.draft.expressions import COMPUTED, Expr, symbols_of, walk
 from compiler.draft.printing import STORED, Scope, _bare, index_text, number_text
 from compiler.phases import NTHS, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
-from compiler.streams import _symbols
 
 SHORT_SCAN = 4096
 """Steps that a thread adds up in float."""
@@ -193,7 +192,7 @@ def _added(text: Text, phase: Phase, ends: str) -> list[str]:
 def _is_rising(halved: Expr, phase: Phase) -> bool:
     """Whether a place among sorted numbers is sought for one that grows from row to row."""
     _, _, holds = halved.args
-    if holds.op not in ("le", "lt") or phase.outer in _symbols(holds.args[0]):
+    if holds.op not in ("le", "lt") or phase.outer in symbols_of(holds.args[0]):
         return False
     sought = holds.args[1]
     return (

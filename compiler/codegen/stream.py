@@ -15,14 +15,14 @@ from compiler.codegen.kernels import KernelFunction, signature, wait
 from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text
-from compiler.draft.expressions import Expr, loads_of, make, put, walk
+from compiler.draft.expressions import Expr, loads_of, make, put, symbols_of, walk
 from compiler.draft.index import Index
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
-from compiler.streams import StreamKernel, _symbols
+from compiler.streams import StreamKernel
 
 THREADS, WARP = 256, 32
 MOST_REGISTERS = 64
@@ -73,7 +73,7 @@ class _Lines:
         found = [
             load
             for load in loads_of(roots)
-            if not inner & _symbols(load) and all(e.op != "scalar" for e in walk([load]))
+            if not inner & symbols_of(load) and all(e.op != "scalar" for e in walk([load]))
         ]
         printer = Printer(self.text, self.known, found, {})
         for load in found:

@@ -112,7 +112,7 @@ class Text:
         else:
             result = expr
         if result.op == "masked" and self.guards and self.level(result.args[0]) < self.innermost + (self.width == 1):
-            result = windows.together(result)
+            result = windows.together(result, {self.lane, self.program.lane})
         result = result if self.lines is None else self.in_lines(result)
         self._resolved[id(expr)] = result
         self._resolved[id(result)] = result

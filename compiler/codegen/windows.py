@@ -116,8 +116,8 @@ def shifts_of(values: list[Expr], lane: sympy.Symbol, width: int) -> dict[tuple[
     return windows
 
 
-def together(expr: Expr) -> Expr:
-    """`condition ? a : b` with one load for each two of the branches; as it was where they do not pair."""
+def together(expr: Expr, lanes: set[Index]) -> Expr:
+    """`condition ? a : b` with one load for each two of the branches; as it was where they do not pair. `lanes`: what tells lanes apart."""
     condition, *branches = expr.args
     loads = [list(loads_of([branch])) for branch in branches]
     if not loads[0] or len(loads[0]) != len(loads[1]) or any(branch.cost > CHEAP for branch in branches):
@@ -131,7 +131,7 @@ def together(expr: Expr) -> Expr:
         return expr
     parts: list[dict[Expr, Expr]] = [{}, {}]
     for one, other in zip(*tops, strict=True):
-        both = _both(condition, one, other)
+        both = _both(condition, one, other, lanes)
         if both is None:
             return expr
         parts[0][one] = parts[1][other] = both
@@ -139,7 +139,7 @@ def together(expr: Expr) -> Expr:
     return made[0] if made[0] is made[1] else make("where", condition, *made, type=expr.type)
 
 
-def _both(condition: Expr, one: Expr, other: Expr) -> Expr | None:
+def _both(condition: Expr, one: Expr, other: Expr, lanes: set[Index]) -> Expr | None:
     """A load that reads what the condition says."""
     if one is other:
         return one
@@ -147,7 +147,7 @@ def _both(condition: Expr, one: Expr, other: Expr) -> Expr | None:
         return None
     strides = {load.args[2] for load in (one, other) if load.op == "load_at"}
     apart = sympy.expand(other.args[1] - one.args[1])
-    if len(strides) > 1 or any(symbol for symbol in apart.free_symbols if str(symbol).startswith("lane")):
+    if len(strides) > 1 or apart.free_symbols & lanes:
         return None
     if strides:
         (stride,) = strides
@@ -163,7 +163,7 @@ def _both(condition: Expr, one: Expr, other: Expr) -> Expr | None:
         places[1] = index_value(steps) if other.op == "load" else binary("add", places[1], index_value(steps))
     type = "int64_t"
     named = [place if place.type == type else make("cast", place, type=type) for place in places]
-    place = together(make("masked", condition, *named, type=type))
+    place = together(make("masked", condition, *named, type=type), lanes)
     if place.op == "masked":
         if loads_of(named):
             return None

@@ -179,6 +179,16 @@ def walk(roots: Iterable[Expr]) -> Iterator[Expr]:
         stack.extend(arg for arg in reversed(expr.args) if isinstance(arg, Expr))
 
 
+def indices_of(roots: Iterable[Expr]) -> list[Index]:
+    """Every index below the roots."""
+    return [arg for expr in walk(roots) for arg in expr.args if isinstance(arg, sympy.Expr)]
+
+
+def symbols_of(expr: Expr) -> set[sympy.Symbol]:
+    """The variables and sizes that it is read at or counted from."""
+    return {symbol for index in indices_of([expr]) for symbol in index.free_symbols}
+
+
 def put(expr: Expr, other) -> Expr:
     """The expression with what `other` says in place of some of its parts, None where they stay."""
     done: dict[int, Expr] = {}

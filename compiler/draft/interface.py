@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy
 import torch
 
-from .expressions import Expr, loads_of, walk
+from .expressions import indices_of, loads_of, walk
 from .index import Index, index_is_divided
 from .partition import ROW, Kernel, Partition
 from .printing import STORED
@@ -79,8 +79,3 @@ class Interface:
     def arguments(self) -> list[str]:
         named = [b.name for b in self.reads()] + [b.name for b in self.writes()]
         return named + [str(s) for s in self.sizes()] + [name for name, _ in self.scalars()]
-
-
-def indices_of(roots: list[Expr]) -> list[Index]:
-    """Every index below the roots."""
-    return [arg for expr in walk(roots) for arg in expr.args if isinstance(arg, sympy.Expr)]

@@ -8,11 +8,10 @@ from dataclasses import replace
 import sympy
 import torch
 
-from .expressions import Expr
+from .expressions import Expr, indices_of
 from .halves import CONSTRUCTED, STEPS, TILE
 from .hopper import MULTIPROCESSORS
 from .index import Index, number, product
-from .interface import indices_of
 from .lowering import Lowering
 from .tensors import Buffer, Side, Tiling, Value
 

@@ -14,7 +14,7 @@ from .expressions import COMPUTED, Expr, binary, cast, compare, constant, index_
 from .index import product
 from .lower_halves import by_halves, kept, parts_by_halves
 from .lower_reductions import shifted
-from .lowering import PRODUCTS, Lowering, broadcast, plain
+from .lowering import PRODUCTS, Lowering, broadcast, lowers, plain
 from .tensors import PLAIN, Tiling, Value
 
 BLOCKS, SHORTEST = 264, 1024
@@ -23,13 +23,7 @@ PRODUCTS_AT_ONCE = 16
 """Products to an element moved up to which a fold of an einsum is done before a library has copied its operands: 1.6e12 a second on an H200."""
 
 
-def _lowers(*names: str):
-    def register(function):
-        for name in names:
-            PRODUCTS[name] = function
-        return function
-
-    return register
+_lowers = functools.partial(lowers, table=PRODUCTS)
 
 
 def wanted(low: Lowering, batch, rows, columns, depth, weights=(False, False)) -> bool:

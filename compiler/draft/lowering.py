@@ -6,6 +6,7 @@ Indexes or ints; it returns a Value, a tuple of them, or None where it leaves th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -38,15 +39,27 @@ MANY_LOADS = 6
 """The same in loads: reading the kept value is one."""
 
 
-def lowers(*names: str):
-    """Registers a function for operators such as `aten.add.Tensor`."""
+def lowers(*names: str, table: dict[str, Callable[..., Any]] = LOWERINGS):
+    """Registers a function for operators such as `aten.add.Tensor`, each of which has one."""
 
     def register(function):
         for name in names:
-            LOWERINGS[name] = function
+            if name in table:
+                raise ValueError(f"{name} has two lowerings, {table[name].__name__} and {function.__name__}")
+            table[name] = function
         return function
 
     return register
+
+
+def extend(function: Callable[..., Any], *names: str) -> None:
+    """Puts a function in front of what lowers these operators now, which it gets as its first argument and may call."""
+    for name in names:
+        LOWERINGS[name] = functools.partial(function, LOWERINGS.get(name, _nothing))
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """The lowering of an operator that has none."""
 
 
 SIZES: ContextVar[dict[str, Index]] = ContextVar("SIZES", default={})  # noqa: B039 -- nobody changes it

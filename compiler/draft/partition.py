@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from .expressions import Expr, loads_of, walk
+from .expressions import Expr, indices_of, loads_of
 from .index import Index, flatten, joined, product, unflatten
 from .tensors import Buffer, Definition, Library, Program
 
@@ -146,9 +146,7 @@ class Partition:
         if not self._named:
             return set()
         probe = [self.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
-        indices = [
-            arg for expr in walk([definition.element(probe)]) for arg in expr.args if isinstance(arg, sympy.Expr)
-        ]
+        indices = indices_of([definition.element(probe)])
         return set().union(*(index.free_symbols for index in (*indices, *definition.ranges))) & self._named.keys()
 
     # ------------------------------------------------------------------------------------------ a new kernel
