@@ -38,6 +38,30 @@ NARROWED = ("prelu", "addmv", "addr", "mv")
 """Cast by a GPU's autocast and not by a CPU's."""
 
 
+class Casts(BaseException):
+    """The module casts by torch.autocast. The exporter answers exceptions of the module's, and not this one."""
+
+
+@contextlib.contextmanager
+def noticed() -> Iterator[None]:
+    """Meanwhile whoever makes a torch.autocast that is enabled is answered by Casts."""
+    init = torch.autocast.__init__
+
+    def made(
+        self: torch.autocast,
+        device_type: str,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if enabled:
+            raise Casts
+        init(self, device_type, dtype, enabled, cache_enabled)
+
+    with patch.object(torch.autocast, "__init__", made):
+        yield
+
+
 class _OfTheCPU(torch.autocast):
     """`torch.autocast` as a problem sees it."""
 

@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from .autocasts import of_a_gpu
+from .autocasts import Casts, noticed, of_a_gpu
 from .limits import limits_of
 from .tensors import NoDraft, Supposed
 from .traced import TracedModule, trace
@@ -237,11 +237,18 @@ def export(
     """Raises NoDraft with the exporter's own words where the module cannot be exported. `shorter`: a leaf's place and another leading
     size. `device`: what the draft is for; it matters where a module asks an input for its own. `fixed`: leading sizes are not left open."""
     warnings.filterwarnings("ignore")
-    with of_a_gpu() if "autocast" in text and device == "cuda" else contextlib.nullcontext():
-        return _export(text, dtype, shorter, fixed)
+    try:
+        with noticed():
+            return _export(text, dtype, shorter, fixed, False)
+    except Casts:
+        with of_a_gpu() if device == "cuda" else contextlib.nullcontext():
+            return _export(text, dtype, shorter, fixed, True)
 
 
-def _export(text: str, dtype: torch.dtype | None, shorter: tuple[int, int] | None, fixed: bool) -> Exported:
+def _export(
+    text: str, dtype: torch.dtype | None, shorter: tuple[int, int] | None, fixed: bool, casts: bool
+) -> Exported:
+    """`casts`: by torch.autocast, whose casts are those of a device."""
     module = load(text)
     _register_classes(module)
     inputs, model = _inputs(module, dtype), _model(module, dtype)
@@ -266,7 +273,7 @@ def _export(text: str, dtype: torch.dtype | None, shorter: tuple[int, int] | Non
                 given = [_argument(leaf.value, place in floats, doubled) for place, leaf in enumerate(leaves)]
                 before = _plain_attributes(model) if _assigns(text) else {}
                 try:
-                    if "autocast" in text:  # its casts are those of a device
+                    if casts:
                         traced = _with_data(module, spec, given, dtype)
                     else:
                         try:
