@@ -22,21 +22,18 @@ MOST_AHEAD = 6
 
 
 class Ahead:
-    """Prepares the problems that wait, in their order, no more than so many ahead. Close it."""
+    """Prepares the problems that wait, in their order, no more than so many ahead, on cores of its threads' own. Close it."""
 
     def __init__(
-        self, prepare: Callable[[Path], None], waiting: Sequence[Path], spare: Sequence[int], at_once: int
+        self, prepare: Callable[[Path], None], waiting: Sequence[Path], shares: Sequence[set[int]], most: int
     ) -> None:
-        """`prepare` keeps what it finds where the problem's run will look for it; what it raises ends the thread that asked."""
+        """`prepare` keeps what it finds where the problem's run will look for it; what it raises ends the thread that asked.
+
+        `shares`: each thread's cores; `most`: problems ahead.
+        """
         self.prepare, self.waiting = prepare, deque(waiting)
-        self.lock, self.room, self.closed = (
-            threading.Lock(),
-            threading.Semaphore(MOST_AHEAD * at_once),
-            threading.Event(),
-        )
-        count = min(len(spare) // CORES_OF_A_PROBLEM or len(spare), MOST_AHEAD * at_once)
-        for number in range(count):  # with as many threads as cores: else 20 would start 40 each
-            own = {spare[(number * CORES_OF_A_PROBLEM + at) % len(spare)] for at in range(CORES_AT_MOST)}
+        self.lock, self.room, self.closed = threading.Lock(), threading.Semaphore(most), threading.Event()
+        for own in shares:
             threading.Thread(target=self._work, args=(own,), name="ahead", daemon=True).start()
 
     def begins(self, path: Path) -> None:
@@ -49,7 +46,7 @@ class Ahead:
 
     def _work(self, cores: set[int]) -> None:
         os.sched_setaffinity(0, cores)  # of this thread, and of the processes that it starts
-        while not self.closed.is_set():
+        while self.waiting and not self.closed.is_set():
             if not self.room.acquire(timeout=0.5):
                 continue
             with self.lock:
@@ -63,6 +60,17 @@ class Ahead:
         self.closed.set()
 
 
+def while_timing(prepare: Callable[[Path], None], waiting: Sequence[Path], spare: Sequence[int], at_once: int) -> Ahead:
+    """On cores on which nothing is timed, with as many threads as there are cores for: else 20 would start 40 each."""
+    most = MOST_AHEAD * at_once
+    count = min(len(spare) // CORES_OF_A_PROBLEM or len(spare), most)
+    shares = [
+        {spare[(number * CORES_OF_A_PROBLEM + at) % len(spare)] for at in range(CORES_AT_MOST)}
+        for number in range(count)
+    ]
+    return Ahead(prepare, waiting, shares, most)
+
+
 def begin_first(read: Callable[[Path], None], waiting: Sequence[Path]) -> None:
     """Begin to read the first problems, while the engine is being opened; whoever works on one waits for it where it is not done.
 
@@ -70,13 +78,7 @@ def begin_first(read: Callable[[Path], None], waiting: Sequence[Path]) -> None:
     """
     cores = sorted(os.sched_getaffinity(0))
     count = min(len(waiting), max(1, len(cores) // CORES_OF_A_DEVICE))
-
-    def work(number: int) -> None:
-        os.sched_setaffinity(0, cores[number::count])
-        read(waiting[number])
-
-    for number in range(count):
-        threading.Thread(target=work, args=(number,), name="ahead", daemon=True).start()
+    Ahead(read, waiting[:count], [set(cores[number::count]) for number in range(count)], count)
 
 
 @contextmanager

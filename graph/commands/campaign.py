@@ -151,7 +151,7 @@ def _campaign(asked: CampaignCommand, at_work: Engine, found: Campaign, record: 
 @contextmanager
 def _ahead(found: Campaign, plans: list[ProblemPlan], at_work: Engine) -> Iterator[Ahead | None]:
     """What reads and drafts the next problems, where there are cores for it on which nothing is timed."""
-    from graph.ahead import Ahead, apart
+    from graph.ahead import apart, while_timing
 
     cores = at_work.cores()
     if not cores.spare:
@@ -159,7 +159,7 @@ def _ahead(found: Campaign, plans: list[ProblemPlan], at_work: Engine) -> Iterat
         return
     with apart(cores):
         waiting = list(dict.fromkeys(task.path for task in found.list_left(plans)))
-        with closing(Ahead(plans[0].prepare, waiting, cores.spare, at_once=plans[0].at_once())) as ahead:
+        with closing(while_timing(plans[0].prepare, waiting, cores.spare, plans[0].at_once())) as ahead:
             yield ahead
 
 

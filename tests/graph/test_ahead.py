@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from graph import ahead
-from graph.ahead import Ahead, apart
+from graph.ahead import apart, begin_first, while_timing
 from harness.engines import Cores
 from harness.engines.process import CORES_OF_A_GPU, ThisMachine
 
@@ -41,7 +41,7 @@ class Seen:
 def test_they_are_prepared_in_order_as_far_ahead_as_was_said_and_on_the_spare_cores(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ahead, "MOST_AHEAD", 2)
     seen, spare = Seen(), (min(os.sched_getaffinity(0)),)
-    with closing(Ahead(seen.prepare, PATHS, spare, at_once=1)) as at_work:
+    with closing(while_timing(seen.prepare, PATHS, spare, at_once=1)) as at_work:
         assert seen.wait(2) == PATHS[:2]
         at_work.begins(PATHS[0])  # it was prepared, so there is room for one more
         assert seen.wait(3) == PATHS[:3]
@@ -49,6 +49,14 @@ def test_they_are_prepared_in_order_as_far_ahead_as_was_said_and_on_the_spare_co
         at_work.begins(PATHS[1])
         assert seen.wait(4) == [*PATHS[:3], PATHS[4]]
     assert seen.paths == [*PATHS[:3], PATHS[4]] and seen.cores == {frozenset(spare)}
+
+
+def test_the_first_are_read_before_there_is_an_engine_and_no_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ahead, "CORES_OF_A_DEVICE", 1)
+    seen, cores = Seen(), os.sched_getaffinity(0)
+    begin_first(seen.prepare, PATHS)
+    first = PATHS[: min(len(PATHS), len(cores))]
+    assert sorted(seen.wait(len(first))) == first and set().union(*seen.cores) <= cores
 
 
 def test_who_is_apart_is_so_with_all_that_it_starts_and_only_meanwhile():
