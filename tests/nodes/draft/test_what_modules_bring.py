@@ -457,9 +457,11 @@ def test_under_autocast_the_modules_own_operators_answer(tmp_path):
         assert torch.equal(model(x), model.as_written(x))
 
 
-def test_autocast_of_a_gpu_casts_as_a_gpu_does():
+@pytest.mark.parametrize("name", ["torch.autocast", "getattr(torch, 'auto' + 'cast')"])
+def test_autocast_of_a_gpu_casts_as_a_gpu_does(name):
+    """Whatever the module's text calls it."""
     text = problem(
-        "with torch.autocast(x.device.type, dtype=torch.bfloat16):\n"
+        f"with {name}(x.device.type, dtype=torch.bfloat16):\n"
         "    y = self.norm(self.layer(x))\n"
         "    z = F.gelu(self.layer(y))\n"
         "    soft = z.softmax(-1)\n    with torch.autocast('cuda', enabled=False):\n        plain = self.layer(x)\n"
