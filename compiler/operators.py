@@ -10,7 +10,7 @@ import torch
 from compiler.draft.expressions import COMPUTED, Expr, binary, cast, constant, index_value, make, pick
 from compiler.draft.lower_pointwise import _stored
 from compiler.draft.lower_windows import depthwise
-from compiler.draft.lowering import LOWERINGS, Lowering, extend, lowers
+from compiler.draft.lowering import Lowering, extend, lowers
 from compiler.draft.tensors import Definition, NoDraft, Program, Value
 
 INTEGERS = {
@@ -91,6 +91,5 @@ def extend_table() -> None:
     for op, names in INTEGERS.items():
         for name in names:
             extend(functools.partial(_integer, op, name == "pow.Scalar"), f"aten.{name}")
-    for name in ("aten.bmm.default", "aten.mm.default"):
-        LOWERINGS[name] = _product
+    lowers("aten.bmm.default")(_product)  # aten.mm stays the drafter's: a product with a vector, or none
     lowers("aten.convolution.default")(_convolution)
