@@ -16,7 +16,7 @@ import torch
 
 from compiler import indexing, operators, ordered, selects
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
-from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, symbols_of, walk
+from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, symbols_of
 from compiler.draft.index import FloorDiv, Index, joined, size_symbol, unflatten
 from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients
 from compiler.draft.names import RESERVED

@@ -45,7 +45,7 @@ def lowers(*names: str, table: dict[str, Callable[..., Any]] = LOWERINGS):
     def register(function):
         for name in names:
             if name in table:
-                raise ValueError(f"{name} has two lowerings, {table[name].__name__} and {function.__name__}")
+                raise ValueError(f"{name} has two lowerings")
             table[name] = function
         return function
 
