@@ -70,10 +70,6 @@ class KernelProgram:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """In which elements are asked for: what sizes are called."""
 
-    def pointer(self, buffer: Buffer) -> str:
-        """The spec's name of a buffer that the call brings."""
-        return next(n for n, b in [*self.inputs.items(), *self.outputs.items()] if b is buffer)
-
     def values(self, axes: dict[str, int]) -> dict[sympy.Symbol, int]:
         """Of the open sizes."""
         found = {s: axes[axis] // (by if isinstance(by, int) else axes[by]) for s, (axis, by) in self.symbols.items()}

@@ -161,10 +161,6 @@ class Kernel:
     def parameter(self, name: str) -> Parameter | None:
         return next((p for p in self.parameters if p.name == name), None)
 
-    @property
-    def text(self) -> str:
-        return self.source.of(self.node)
-
     def identifiers(self) -> set[str]:
         return {self.source.of(n) for n in self.source.walk(self.outer, "identifier", "type_identifier")}
 
