@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sympy
 
-from compiler.codegen.kernels import KernelFunction, _packed, accumulators, open_text, signature, wait
-from compiler.codegen.levels import folds_of, hoist, indent, run_pass, stores_of
+from compiler.codegen.kernels import KernelFunction, accumulators, finished, open_text, signature, wait
+from compiler.codegen.levels import hoist, indent, parts_of, run_pass
 from compiler.codegen.text import FOLD_OF
 from compiler.draft.expressions import loads_of
 from compiler.draft.index import index_is_divided
@@ -28,10 +28,8 @@ def columns_function(
     """`template <int Lanes, int Deep, int Split, int Unroll>`: blockIdx.x over the blocks of a cluster is the tile, the rest
     the part of the rows."""
     text = open_text(program, kernel, narrow)
-    stores = stores_of(text)
-    folds = folds_of(text, stores)
+    stores, folds, roots = parts_of(text)
     (loop, length), packs = kernel.inner[0], sympy.expand(kernel.rows / text.width)
-    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [packs, length])
     wide, pack, end, width = text.wide, kernel.pack, index_text(packs), text.width
     top = Scope(1)
@@ -85,18 +83,5 @@ def columns_function(
     top.line("}")
     if folds:
         top.line("leave_cluster<Split>();")
-    before, begin = text.tables_text(name)
-    lines = [
-        *before, "template <int Lanes, int Deep, int Split, int Unroll>",
-        f"__global__ void __launch_bounds__(Lanes * Deep) {name}({', '.join(parameters)}) {{", *top.lines[:mark], *begin, *top.lines[mark:], "}", "",
-    ]  # fmt: skip
-    return KernelFunction(
-        name,
-        "\n".join(lines),
-        tuple(parameters),
-        tuple(arguments),
-        _packed(text, roots, stores),
-        kernel,
-        step,
-        not ahead,
-    )
+    head = ("template <int Lanes, int Deep, int Split, int Unroll>", "__global__ void __launch_bounds__(Lanes * Deep)")
+    return finished(text, name, head, parameters, arguments, top, mark, roots, stores, kept=step, waits=not ahead)

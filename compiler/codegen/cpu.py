@@ -14,7 +14,7 @@ import torch
 
 from compiler.codegen.host import HostFile
 from compiler.codegen.kernels import KernelFunction, find_recomputed, in_axes, last_write, row_stores, signature
-from compiler.codegen.levels import folds_of, hoist, hoist_replaced, indent, run_pass, stores_of
+from compiler.codegen.levels import hoist, hoist_replaced, indent, parts_of, run_pass
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, indices_of, loads_of, symbols_of
@@ -280,12 +280,10 @@ def _finished(
 def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> KernelFunction:
     """Rows from `begin` to `end`, each stage of reductions a loop over the row."""
     text = CpuText(program, kernel)
-    stores = stores_of(text)
-    folds = folds_of(text, stores)
+    stores, folds, roots = parts_of(text)
     full = [store for store in stores if not store.per_row]
     final = last_write(text, full, folds)
     last_fold = max((member.stage for member in folds), default=-1)
-    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [kernel.rows, text.packs])
     row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
     end = index_text(text.packs)
@@ -352,9 +350,7 @@ def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -
     """Packs from `begin` to `end`; reductions of each element one after another."""
     text = CpuText(program, kernel)
     text.take_lines()
-    stores = stores_of(text)
-    folds = folds_of(text, stores)
-    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
+    stores, folds, roots = parts_of(text)
     parameters, arguments = signature(text, stores, roots, [text.packs, *(end for _, end in kernel.inner)])
     top = Scope(1)
     hoist(text, roots, 0, top, {})
@@ -393,10 +389,8 @@ def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -
 def columns_function(program: KernelProgram, kernel: PackedKernel, name: str, tile: int) -> KernelFunction:
     """Tiles of `tile` packs of columns, from `begin` to `end`: the rows go by once, every column has its accumulator."""
     text = CpuText(program, kernel)
-    stores = stores_of(text)
-    folds = folds_of(text, stores)
+    stores, folds, roots = parts_of(text)
     (loop, length), end = kernel.inner[0], index_text(text.packs)
-    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [text.packs, length])
     top = Scope(2)
     hoist(text, [text.value(m) for m in folds], 0, top, {})

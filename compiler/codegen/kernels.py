@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import sympy
 import torch
@@ -11,14 +12,13 @@ import torch
 from compiler.codegen.firsts import first_groups, open_keys, print_firsts
 from compiler.codegen.levels import (
     StoreStatement,
-    folds_of,
     hoist,
     hoist_replaced,
     indent,
     load_kept,
     load_numbers,
+    parts_of,
     run_pass,
-    stores_of,
     windows_within,
 )
 from compiler.codegen.online import online_groups, print_pass, print_results
@@ -182,15 +182,13 @@ def rows_function(
     blocks, of as many as the launch says where that is 0."""
     text = open_text(program, kernel, narrow, ragged, edges=resident)
     slots = "Items + 1" if resident and ragged else "Items"
-    stores = stores_of(text)
-    folds = folds_of(text, stores)
+    stores, folds, roots = parts_of(text)
     parts = kernel.parts
     apart = [store for store in stores if store.place.free_symbols & parts.keys()]
     full = [store for store in stores if not store.per_row and store not in apart]
     last_fold = max((member.stage for member in folds), default=-1)
     final = last_write(text, full, folds)
     stages = sorted({*(m.stage for m in folds), *([final] if full else [])})
-    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
     parameters, arguments = signature(text, stores, roots, [kernel.rows, kernel.length, *parts.values()])
     text.begin(roots)
     roots = [root for root in roots if all(root is not one for store in apart for one in store.roots)]
@@ -301,25 +299,29 @@ def rows_function(
         if resident
         else "template <int Threads, int Team, int Split>"
     )
-    before, begin = text.tables_text(name)
-    lines = [
-        *before, head, f"__global__ void __launch_bounds__(Threads) {name}({', '.join(parameters)}) {{", *top.lines[:mark], *begin, *top.lines[mark:], "}", ""
-    ]  # fmt: skip
+    opening = (head, "__global__ void __launch_bounds__(Threads)")
     beside = 8 if ragged else 0  # of the one element beside a row's packs
     bytes = max(
         _bytes(loaded, beside) + 4 * len(numbers),
         _bytes(_still_needed(text, passes, again_by), beside) + 4 * text.width * len(holds),
     )
-    return KernelFunction(
-        name,
-        "\n".join(lines),
-        tuple(parameters),
-        tuple(arguments),
-        _packed(text, roots, stores),
-        kernel,
-        bytes,
-        online=(2 if loops == 1 else 1) if online else 0,
+    made_at_once = (2 if loops == 1 else 1) if online else 0
+    return finished(
+        text, name, opening, parameters, arguments, top, mark, roots, stores, kept=bytes, online=made_at_once
     )
+
+
+def finished(
+    text: Text, name: str, head: tuple[str, str], parameters: list[str], arguments: list[str], top: Scope, mark: int, roots: list[Expr],
+    stores: list[StoreStatement], first: str = "", **said: Any,
+) -> KernelFunction:  # fmt: skip
+    """The function that holds the lines of `top`, tables fetched in front of line `mark`. `first`: a parameter that the launch has by itself."""
+    before, begin = text.tables_text(name)
+    given = ", ".join([*([first] if first else []), *parameters])
+    template, kind = head
+    lines = [*before, template, f"{kind} {name}({given}) {{", *top.lines[:mark], *begin, *top.lines[mark:], "}", ""]
+    packed = _packed(text, roots, stores)
+    return KernelFunction(name, "\n".join(lines), tuple(parameters), tuple(arguments), packed, text.kernel, **said)
 
 
 DEAR = 8
@@ -424,9 +426,7 @@ def elements_function(
 ) -> KernelFunction:
     """`template <int Threads, int Items>`, a device function of a block's number: a thread to each pack."""
     text = open_text(program, kernel, narrow, ragged)
-    stores = stores_of(text)
-    folds = folds_of(text, stores)
-    roots = [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
+    stores, folds, roots = parts_of(text)
     parameters, arguments = signature(text, stores, roots, [kernel.rows, *(end for _, end in kernel.inner)])
     if isinstance(text, RaggedText):
         parameters.append(f"Divisor {text.row_packs}")
@@ -458,16 +458,11 @@ def elements_function(
         body.lines += indent(["}"] * len(loops), 3)
     made = run_pass(text, body, [], stores, loaded=loaded, kept=numbers)
     body.lines += made.lines(3)
-    before, begin = text.tables_text(name)
-    lines = [
-        *before, "template <int Threads, int Items>",
-        f"__device__ __forceinline__ void {name}(unsigned block{''.join(f', {p}' for p in parameters)}) {{",
-        *top.lines[:mark], *begin, *top.lines[mark:],
+    top.lines += [
         "    #pragma unroll",
         "    for (int item = 0; item < Items; ++item) {",
         f"        const {wide} {pack} = (static_cast<{wide}>(block) * Items + item) * Threads + threadIdx.x;",
-        f"        if ({pack} < {end}) {{", *body.lines, "        }", "    }", "}", "",
+        f"        if ({pack} < {end}) {{", *body.lines, "        }", "    }",
     ]  # fmt: skip
-    return KernelFunction(
-        name, "\n".join(lines), tuple(parameters), tuple(arguments), _packed(text, roots, stores), kernel
-    )
+    head = ("template <int Threads, int Items>", "__device__ __forceinline__ void")
+    return finished(text, name, head, parameters, arguments, top, mark, roots, stores, first="unsigned block")

@@ -127,6 +127,13 @@ def folds_of(text: Text, stores: list[StoreStatement]) -> list[Member]:
     return [member for member in text.kernel.members if id(member) in needed]
 
 
+def parts_of(text: Text) -> tuple[list[StoreStatement], list[Member], list[Expr]]:
+    """(what a kernel stores, its reductions, the roots of both)."""
+    stores = stores_of(text)
+    folds = folds_of(text, stores)
+    return stores, folds, [*(text.value(m) for m in folds), *(root for s in stores for root in s.roots)]
+
+
 def windows_within(text: Text, roots: list[Expr], known: Container[int] = ()) -> dict[Window, Expr]:
     """What all lanes of those packs load together for which a condition holds, and that."""
     found: dict[Window, Expr] = {}
