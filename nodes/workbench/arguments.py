@@ -123,7 +123,7 @@ class SubmitArguments(Frozen):
     notes: str = Field(default="", max_length=2000, description="what you changed and why it should be faster")
     spec_doubt: str = Field(
         default="", max_length=400,
-        description="one sentence where the operation, as stated, counts more bytes or operations than a call must do; else empty",
+        description="one sentence where the operation, as stated, counts more bytes or operations than a call needs; else empty",
     )  # fmt: skip
     none: str = Field(default="", max_length=2000, description="why no source is submitted; empty to submit one")
 

@@ -359,6 +359,12 @@ def test_what_the_compiler_writes_is_tried_before_a_model_is_asked(
         and f"[{name[:12]}] round 0" in shown
         and "timed in a short comparison and not submitted" in shown
     )
+    assert first.tools == {"try_schedule": 1, "time": 2}
+    written = lambda bench, asked, _last: bench._made([("speed 0.2\n", asked.note)], asked.then)  # noqa: E731
+    monkeypatch.setitem(_TOOLS, TryScheduleArguments, ("try_schedule", written))
+    server.script = [compiles("speed 1.3\n"), SUBMIT]
+    first, _ = run(door(tmp_path / "slow", chat(server), Script(PLANS)), asked(policy=models)).result.attempts
+    assert first.tools == {"try_schedule": 1, "time": 1} and first.reason.startswith("at the smallest size slower")
     server.script = [SUBMIT]
     ending = run(door(tmp_path / "exact", chat(server), Script(PLANS)), asked(policy=models, exact=True))
     assert all(one.round for one in ending.result.attempts), "it sums in an order of its own"
