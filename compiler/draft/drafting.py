@@ -21,7 +21,7 @@ from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
 from .module import Forward, constructors, future_imports, parameter_text, resolved, shape_text, structure_text
 from .names import RESERVED, in_c
-from .numerics import Numerics, exact_nodes
+from .numerics import Numerics, exact_nodes, read_by_convolutions
 from .partition import PLANES, TILE, Kernel, Partition
 from .sources import Native, natives, source
 from .split import split_folds
@@ -89,6 +89,8 @@ class _Draft:
         self.program.foreign.add(torch.float8_e4m3fn)
         self.program.device, self.program.own_products, self.rules = device, own_products, rules
         self.program.numerics, self.program.exact = numerics, exact
+        if device == "cuda" and numerics == "eager":
+            self.program.rounded = read_by_convolutions(exported.graph.graph)
         self.program.reserve([*exported.arguments, *(in_c(name) for name in exported.arguments), *RESERVED])
         self.values: dict[torch.fx.Node, Value] = {}
         self.opened: list[str] = []

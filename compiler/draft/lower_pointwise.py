@@ -22,10 +22,17 @@ def _apply(low: Lowering, function, *arguments, type: str | None = None) -> Valu
     readers = [low.as_value(argument, type) for argument in arguments]
 
     def formula(position):
-        made = cast(function(*(read(position, shape) for read in readers)), COMPUTED[low.dtype])
+        made = cast(_as_eager(low, function(*(read(position, shape) for read in readers))), COMPUTED[low.dtype])
         return _stored(made, low.dtype) if low.dtype in WRAPPING and made.op != "round_to" else made
 
     return low.formula(formula)
+
+
+def _as_eager(low: Lowering, made: Expr) -> Expr:
+    """A product that is all of an operator is rounded before another operator adds to it."""
+    if low.is_rounded and made.op == "mul" and made.type in ("float", "double"):
+        return make("product", *made.args, type=made.type)
+    return made
 
 
 def _promoted(*arguments) -> str:
@@ -71,6 +78,9 @@ def mul(low: Lowering, a, b):
 
 @lowers("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
 def div(low: Lowering, a, b):
+    if low.is_rounded and isinstance(b, (int, float)):
+        reciprocal = 1 / torch.tensor(b, dtype=torch.float64 if COMPUTED[low.dtype] == "double" else torch.float32)
+        return mul(low, a, float(reciprocal))
     return _apply(low, lambda x, y: binary("div", x, y), a, b)
 
 
@@ -120,7 +130,8 @@ for _name in (
 ):  # fmt: skip
 
     def _one(low: Lowering, a, _name=_name):
-        return _apply(low, lambda x: unary(_name, x), a)
+        name = "device_rsqrt" if _name == "rsqrt" and low.is_rounded else _name
+        return _apply(low, lambda x: unary(name, x), a)
 
     lowers(f"aten.{_name}.default")(_one)
 
@@ -312,12 +323,22 @@ ACTIVATIONS: dict[str, Callable[..., Expr]] = {
     "aten.softsign.default": lambda x: binary("div", x, binary("add", constant(1, x.type), unary("abs", x))),
 }
 
+AS_EAGER: dict[str, Callable[..., Expr]] = {
+    "aten.silu.default": lambda x: binary("div", x, binary("add", constant(1, x.type), unary("exp", unary("neg", x)))),
+    "aten.mish.default": lambda x: binary("mul", x, unary("tanh", unary("log1p", unary("exp", x)))),
+    "aten.hardswish.default": lambda x: _scaled(
+        binary("mul", x, _between(binary("add", x, constant(3, x.type)), 0, 6)), 1 / 6
+    ),
+}
+"""Where eager's CUDA kernel rounds otherwise than what is cheaper."""
+
 for _name, _activation in ACTIVATIONS.items():
 
-    def _activated(low: Lowering, a, *numbers, _activation=_activation, **named):
+    def _activated(low: Lowering, a, *numbers, _activation=_activation, _name=_name, **named):
         if not low.dtype.is_floating_point:
             return None
-        return _apply(low, lambda x: _activation(x, *numbers, **named), a)
+        activation = AS_EAGER.get(_name, _activation) if low.is_rounded else _activation
+        return _apply(low, lambda x: activation(x, *numbers, **named), a)
 
     lowers(_name)(_activated)
 
@@ -341,7 +362,7 @@ def glu(low: Lowering, a, dim=-1):
     def formula(position):
         other = list(position)
         other[dim] = other[dim] + half
-        return binary("mul", a.at(position), unary("sigmoid", a.at(other)))
+        return _as_eager(low, binary("mul", a.at(position), unary("sigmoid", a.at(other))))
 
     return low.formula(formula)
 

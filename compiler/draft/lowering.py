@@ -118,6 +118,11 @@ class Lowering:
         return self.node in self.program.exact
 
     @property
+    def is_rounded(self) -> bool:
+        """Whether its elements are computed as eager's CUDA kernels do."""
+        return self.node in self.program.rounded
+
+    @property
     def shape(self) -> tuple[Index, ...]:
         return shape_of(self.meta)
 

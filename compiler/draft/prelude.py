@@ -259,31 +259,77 @@ __device__ T column_fold(T value, Join join) {{
     return value;
 }}
 """
+_WORDS = """\
+// A pack as it arrives. Its bytes are taken apart where they are used: whoever does that earlier waits for them.
+template <int Bytes> struct WordOf;
+template <> struct WordOf<1> {{ using type = unsigned char; }};
+template <> struct WordOf<2> {{ using type = unsigned short; }};
+template <> struct WordOf<4> {{ using type = unsigned; }};
+template <> struct WordOf<8> {{ using type = uint2; }};
+template <> struct WordOf<16> {{ using type = uint4; }};
+template <typename Packed>
+using Word = typename WordOf<sizeof(Packed)>::type;
+
+template <typename Packed, typename T>
+__device__ __forceinline__ Word<Packed> load_word(const T* from) {{
+    return *reinterpret_cast<const Word<Packed>*>(from);
+}}
+
+template <typename Packed>
+__device__ __forceinline__ Packed as_pack(Word<Packed> word) {{
+    Packed found;
+    __builtin_memcpy(&found, &word, sizeof(found));
+    return found;
+}}
+"""
 _BLOCK_SCAN = """\
-// The fold of the values of the threads before this one; `total` becomes that of the whole block.
-template <typename T, typename Join>
-__device__ T block_scan(T value, T identity, T* total, Join join) {{
-    __shared__ T partial[32];
+// Each value becomes the fold of those before it, all threads' first values before their second ones; `total` that of the whole block.
+template <int Parts, typename T, typename Join>
+__device__ __forceinline__ void block_scan(T (&value)[Parts], T identity, T* total, Join join) {{
+    __shared__ T partial[32 * Parts];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    #pragma unroll
     for (int step = 1; step < 32; step *= 2) {{
-        const T before = __shfl_up_sync(0xffffffffu, value, step);
-        value = lane >= step ? join(before, value) : value;
+        #pragma unroll
+        for (int part = 0; part < Parts; ++part) {{
+            const T before = __shfl_up_sync(0xffffffffu, value[part], step);
+            value[part] = lane >= step ? join(before, value[part]) : value[part];
+        }}
     }}
     __syncthreads();  // the scan before this one has been read
     if (lane == 31) {{
-        partial[warp] = value;
+        #pragma unroll
+        for (int part = 0; part < Parts; ++part) {{
+            partial[part * warps + warp] = value[part];
+        }}
     }}
     __syncthreads();
-    T warps_before = lane < warps ? partial[lane] : identity;
-    for (int step = 1; step < 32; step *= 2) {{
-        const T before = __shfl_up_sync(0xffffffffu, warps_before, step);
-        warps_before = lane >= step ? join(before, warps_before) : warps_before;
+    T others[Parts], running = identity;
+    #pragma unroll
+    for (int part = 0; part < Parts; ++part) {{
+        others[part] = identity;
     }}
-    *total = __shfl_sync(0xffffffffu, warps_before, 31);
-    const T others = __shfl_sync(0xffffffffu, warps_before, warp == 0 ? 0 : warp - 1);
-    const T before = warp == 0 ? identity : others;
-    const T left = __shfl_up_sync(0xffffffffu, value, 1);
-    return lane > 0 ? join(before, left) : before;
+    for (int start = 0; start < warps * Parts; start += 32) {{  // once, with 32 warps' parts or fewer
+        T here = start + lane < warps * Parts ? partial[start + lane] : identity;
+        #pragma unroll
+        for (int step = 1; step < 32; step *= 2) {{
+            const T before = __shfl_up_sync(0xffffffffu, here, step);
+            here = lane >= step ? join(before, here) : here;
+        }}
+        #pragma unroll
+        for (int part = 0; part < Parts; ++part) {{
+            const int place = part * warps + warp - 1 - start;
+            const T before = __shfl_sync(0xffffffffu, here, place & 31);
+            others[part] = place >= 0 && place < 32 ? join(running, before) : others[part];
+        }}
+        running = join(running, __shfl_sync(0xffffffffu, here, 31));
+    }}
+    *total = running;
+    #pragma unroll
+    for (int part = 0; part < Parts; ++part) {{
+        const T left = __shfl_up_sync(0xffffffffu, value[part], 1);
+        value[part] = lane > 0 ? join(others[part], left) : others[part];
+    }}
 }}
 """
 
@@ -326,6 +372,8 @@ def prelude(device: str, body: str) -> str:
             found.append(_BLOCK_FOLD.format())
     if "column_fold" in body:
         found.append(_COLUMN_FOLD.format())
+    if device == "cuda" and "as_pack" in body:
+        found.append(_WORDS.format())
     if device == "cuda" and "block_scan" in body:
         found.append(_BLOCK_SCAN.format())
     products = set(re.findall(r"\b(multiply_tiles|multiply_thin|multiply_halves|convolve_planes)\b", body))

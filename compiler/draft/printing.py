@@ -26,7 +26,7 @@ INFIX = {
 CALLS = {
     "exp": "exp", "log": "log", "log1p": "log1p", "expm1": "expm1", "tanh": "tanh", "erf": "erf", "erfc": "erfc",
     "sqrt": "sqrt", "sin": "sin", "cos": "cos", "atan": "atan", "log2": "log2", "exp2": "exp2", "floor": "floor",
-    "ceil": "ceil", "trunc": "trunc", "round": "rint", "pow": "pow", "atan2": "atan2", "fmod": "fmod",
+    "ceil": "ceil", "trunc": "trunc", "round": "rint", "pow": "pow", "atan2": "atan2", "fmod": "fmod", "device_rsqrt": "rsqrt",
 }  # fmt: skip
 """Functions of C's mathematics; the one for float ends in f."""
 LONGEST = 96
@@ -207,6 +207,8 @@ class Statements:
         if op in CALLS:
             name = CALLS[op] + ("f" if expr.args[0].type == "float" else "")
             return f"{name}({', '.join(map(_bare, parts))})"
+        if op == "product":  # in CUDA alone: no sum that it is added to takes it in
+            return f"__{'f' if type == 'float' else 'd'}mul_rn({_bare(parts[0])}, {_bare(parts[1])})"
         one = number_text(1, type)
         if op == "sigmoid":
             return f"({one} / ({one} + {'expf' if type == 'float' else 'exp'}({_negative(parts[0])})))"

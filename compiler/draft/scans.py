@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .accumulators import accumulator_type
@@ -10,10 +12,12 @@ from .partition import ROW, Member
 from .printing import Scope, Statements, _bare, index_text, number_text
 
 if TYPE_CHECKING:
-    from .emit import Emitter
+    from .emit import Emitter, Opened
 
 ITEMS = 4
 """Elements of a thread in a row where they are not loaded in packs."""
+PARTS = 4
+"""Places of a long row at which a thread has such elements, or a pack: so many loads are in flight, and two barriers serve all of them."""
 
 
 def scan(emitter: Emitter, top: Scope) -> None:
@@ -77,43 +81,89 @@ class _Scan:
         top.line("}")
 
     def by_block(self) -> None:
-        """Each thread scans some neighbours, the block scans the threads' totals, and each adds what stands before its own."""
+        """Each thread scans some neighbours in each of some parts of the row, the block scans the threads' totals of all parts at once,
+        and each thread adds what stands before its own. What is loaded in packs is loaded a step ahead, while this one is scanned."""
         top, type, wide, length = self.top, self.type, self.emitter.wide, index_text(self.end)
-        packs = self.emitter.packs.get(0)
+        packs, threads = self.emitter.packs.get(0), self.emitter.threads_of_row
         inside = f"{self.variable} >= 0" if self.scan.backwards else f"{self.variable} < {length}"
         if packs is None:
             top.line(f"constexpr int Items = {ITEMS};")
-        top.line(f"{type} carry = {self.start};")
-        top.line(f"for ({wide} base = 0; base < {length}; base += blockDim.x * Items) {{")
-        inner = Scope(top.indent + 1)
-        inner.line(f"const {wide} first = base + threadIdx.x * Items;")
+        most = self.emitter.partition.program.estimate(self.end)
+        top.line(
+            f"constexpr int Parts = {most} > {threads * (PARTS - 1)} * Items ? {PARTS} : {most} / ({threads} * Items) + 1;"
+        )
         loads, stores = self.emitter.open_packs(packs) if packs else ([], [])
+        top.line(f"{type} carry = {self.start};")
         for one in loads:
-            inner.line(f"const {one.type} {one.name} = first < {length} ? load_pack<Items>({one.at}) : {one.type}{{}};")
-        inner.line(f"{type} values[Items];")
-        inner.line(f"{type} mine = {self.start};")
-        own = Scope(inner.indent + 2)
+            top.line(f"Word<{one.type}> {one.name}_ahead[Parts];")
+        self._load(top, loads, "0", length)
+        step = "blockDim.x * (Parts * Items)"
+        top.line(f"for ({wide} base = 0; base < {length}; base += {step}) {{")
+        inner = Scope(top.indent + 1)
+        for one in loads:
+            inner.line(f"Word<{one.type}> {one.name}_now[Parts];")
+        if loads:
+            inner.line("#pragma unroll")
+            inner.line("for (int part = 0; part < Parts; ++part) {")
+            inner.lines += [
+                "    " * (inner.indent + 1) + f"{one.name}_now[part] = {one.name}_ahead[part];" for one in loads
+            ]
+            inner.line("}")
+        self._load(inner, loads, f"base + {step}", length)
+        inner.line(f"{type} values[Parts][Items];")
+        inner.line(f"{type} before[Parts];")
+        own = Scope(inner.indent + 3)
         own.line(f"value = {_bare(self._value(own))};")
-        kept = ["mine = mine {0} value;", "values[item] = mine;"]
-        self._over_items(inner, inside, own.lines, before=[f"{type} value = {self.start};"],
-                         after=[line.format(self.plus) for line in (reversed(kept) if self.scan.exclusive else kept)])  # fmt: skip
+        kept = ["mine = mine {0} value;", "values[part][item] = mine;"]
+        with self._parts(inner, loads) as each:
+            each.line(f"{type} mine = {self.start};")
+            self._over_items(each, inside, own.lines, before=[f"{type} value = {self.start};"],
+                             after=[line.format(self.plus) for line in (reversed(kept) if self.scan.exclusive else kept)])  # fmt: skip
+            each.line("before[part] = mine;")
         inner.line(f"{type} total;")
         join = f"[](auto a, auto b) {{ return a {self.plus} b; }}"
-        inner.line(
-            f"const {type} before = carry {self.plus} block_scan(mine, {type}({self.start}), &total, {join});"
-        )  # fmt: skip
-        for one in stores:
-            inner.line(f"{one.type} {one.name};")
-        tail = Scope(inner.indent + 2)
-        tail.line(f"const {type} scanned = before {self.plus} values[item];")
+        inner.line(f"block_scan(before, {type}({self.start}), &total, {join});")
+        tail = Scope(inner.indent + 3)
+        tail.line(f"const {type} scanned = carry {self.plus} before[part] {self.plus} values[part][item];")
         self._behind(tail)
-        self._over_items(inner, inside, tail.lines)
-        for one in stores:
-            inner.line(f"if (first < {length}) store_pack({one.at}, {one.name});")
+        with self._parts(inner, loads) as each:
+            for one in stores:
+                each.line(f"{one.type} {one.name};")
+            self._over_items(each, inside, tail.lines)
+            for one in stores:
+                each.line(f"if (first < {length}) store_pack({one.at}, {one.name});")
         inner.line(f"carry = carry {self.plus} total;")
         self.emitter.packed.clear()
         top.lines += inner.lines
         top.line("}")
+
+    @contextmanager
+    def _parts(self, scope: Scope, loads: list[Opened]) -> Iterator[Scope]:
+        """The body of a loop over the thread's places, each with its packs."""
+        scope.line("#pragma unroll")
+        scope.line("for (int part = 0; part < Parts; ++part) {")
+        each = Scope(scope.indent + 1)
+        each.line(f"const {self.emitter.wide} first = base + (part * blockDim.x + threadIdx.x) * Items;")
+        for one in loads:
+            each.line(f"const {one.type} {one.name} = as_pack<{one.type}>({one.name}_now[part]);")
+        yield each
+        scope.lines += each.lines
+        scope.line("}")
+
+    def _load(self, scope: Scope, loads: list[Opened], base: str, length: str) -> None:
+        """All packs of the places from `base` on."""
+        if not loads:
+            return
+        scope.line("#pragma unroll")
+        scope.line("for (int part = 0; part < Parts; ++part) {")
+        each = Scope(scope.indent + 1)
+        each.line(f"const {self.emitter.wide} first = {base} + (part * blockDim.x + threadIdx.x) * Items;")
+        for one in loads:
+            each.line(
+                f"{one.name}_ahead[part] = first < {length} ? load_word<{one.type}>({one.at}) : Word<{one.type}>{{}};"
+            )
+        scope.lines += each.lines
+        scope.line("}")
 
     def _over_items(
         self, scope: Scope, inside: str, guarded: list[str], before: list[str] | None = None, after: list[str] | None = None

@@ -324,6 +324,8 @@ class Program:
         """Where a product's operands are rounded: see numerics.py."""
         self.exact: set[torch.fx.Node] = set()
         """Calls that are to have eager's bits."""
+        self.rounded: set[torch.fx.Node] = set()
+        """Calls each of whose products is rounded as eager's kernels do."""
         self.chosen: dict[sympy.Symbol, tuple[Value, Index]] = {}
         """Sizes that count where a mask holds -> the mask, its elements. A position along such an axis is one of the mask's: the compiler's."""
         self.given: set[Buffer] = set()

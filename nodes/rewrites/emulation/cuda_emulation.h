@@ -471,6 +471,8 @@ inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4)
 inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
 inline int atomicMax(int* at, int value) {
   const int before = *at;

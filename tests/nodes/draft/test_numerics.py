@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 
 import pytest
 import torch
 
 from compiler import draft
-from tests.nodes.draft.direct import problem
+from tests.nodes.draft.direct import native_source, problem
 from tests.nodes.draft.test_recurrences import emulated
 
 IMAGES = "[torch.rand(3, 16, 12, 12)]"
@@ -72,3 +73,24 @@ def test_such_a_draft_gives_eagers_bits_and_moves_its_statistics(tmp_path, monke
     state = new.state_dict()
     assert all(torch.equal(state[name], value) for name, value in eager.state_dict().items())
     assert state["first.num_batches_tracked"] == 2 and state["first.running_mean"].abs().max() > 0
+
+
+def test_what_a_convolution_reads_is_rounded_element_by_element_as_eager_does(tmp_path):
+    """One multiply-add of nvcc's would round once where eager's two kernels round twice; eager divides by a number by its reciprocal."""
+    body = "y = F.silu(self.one(x))\ny = y * torch.sigmoid(y) / 6 + y\nreturn {}(y * torch.rsqrt(y * y + 1))"
+    made = draft.draft(problem(body.format("self.two"), IMAGES, LAYERS), "cuda")
+    assert made.count("__fmul_rn(") >= 4 and "0.166666672f" in made and "rsqrtf(" in made and "/ 6.0f" not in made
+    for other in (
+        draft.draft(problem(body.format("self.two"), IMAGES, LAYERS), "cuda", numerics="fp32"),
+        draft.draft(problem(body.format("torch.tanh"), IMAGES, LAYERS), "cuda"),
+        draft.draft(problem(body.format("self.two"), IMAGES, LAYERS), "cpu"),
+    ):
+        assert "__fmul_rn(" not in other and "/ 6.0" in other
+    if shutil.which("nvcc"):
+        source = tmp_path / "draft.cu"
+        source.write_text(native_source(made, "cuda"))
+        ptx = subprocess.run(
+            ["nvcc", "-arch=sm_90", "-ptx", "-o", "-", source], capture_output=True, text=True, check=True
+        ).stdout
+        chain = next(kernel for kernel in ptx.split(".entry") if "rsqrt" in kernel)
+        assert "mul.rn.f32" in chain

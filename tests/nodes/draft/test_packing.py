@@ -54,6 +54,12 @@ MODULES = {
         "return x.cumsum(dim=1) * 2, y.cumprod(dim=1), x.flip(1).cumsum(dim=1).flip(1)",
         "[torch.randn(3, 1184), torch.rand(3, 40) + 0.5]",
     ),
+    "scans of several steps": problem(
+        # what is behind the scan reads a pack of that step, not of the one that is loaded meanwhile
+        "return (x * y).cumsum(dim=1) + x, x.flip(1).cumsum(dim=1).flip(1), z.cumsum(dim=1),"
+        " torch.cat((torch.zeros_like(x[:, :1]), torch.cumsum(x[:, :-1], dim=1)), dim=1)",
+        "[torch.randn(2, 9472), torch.rand(2, 9472) < 0.5, torch.randn(2, 9001)]",
+    ),
     "columns that are shared": problem(
         "return x.sum(dim=1), x.argmax(dim=1), F.softmax(x, dim=1), x.cumsum(dim=1)", "[torch.randn(2, 300, 37)]"
     ),
@@ -92,7 +98,7 @@ def test_packs_agree_with_eager_aligned_or_not(names: tuple[str, ...], tmp_path:
     def packed(text: str) -> None:
         source = draft.draft(text, "cuda")
         native = native_source(source, "cuda")
-        assert "load_pack<Items>(" in native or "column_fold(" in native
+        assert any(word in native for word in ("load_pack<Items>(", "load_word<", "column_fold("))
         check(text, source, emulation.library(native, tmp_path))
 
     check_group(MODULES, names, packed)
