@@ -11,7 +11,7 @@ _WORDS = """
     volatile goto sizeof exp log log1p expm1 tanh erf erfc sqrt sin cos atan log2 exp2 floor ceil trunc rint pow atan2
     fmod abs j0 j1 y0 y1 jn yn gamma signal index div remainder round max min and or not xor in is lambda pass del def
     strip line line_of row_of_line put_strip read_sixteen prepare round_to_tf32 there bits values kDepth kLarge kArchitectures
-    Items Parts Pack Word WordOf load_word as_pack aligned chunk column_fold columns each item load_pack mine narrow quotient store_pack
+    Items Parts Pack Bytes Word WordOf load_word as_pack aligned chunk column_fold columns each item load_pack mine narrow quotient store_pack
     recurrence Recurrence Cell run_cells steps_of_cells
     from import None True False stage find_tile nearest multiply_steps kBand in_band above height split power
     Slots turn groups counter words other group_fold launch_groups kGroupThreads kMostBlocks kLine kPartWords kWords multiprocessors together seen
