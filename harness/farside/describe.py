@@ -283,12 +283,15 @@ class Trial:
     ) -> list[tuple[list[int], str]] | None:
         """Few rows are computed, more only where shapes alone do not show what becomes of them."""
         shapes = self.follow_rows(given, leading, size) if size > FEW_ROWS else None
+        returns = self.returns
         try:
             if shapes is None:
                 found = self.call(self.cut(given, leading, size))
                 shapes = [(list(one.shape), str(one.dtype).removeprefix("torch.")) for one in found]
         except Exception:  # noqa: BLE001, it does not take that size: the answer that was asked for
             return None
+        finally:
+            self.returns = returns  # of a list with an entry a row a smaller size shows fewer
         return None if any(0 in shape for shape, _ in shapes) else shapes
 
     def state(self, one: list[torch.Tensor], other: list[torch.Tensor], *, far: bool = False) -> list[dict[str, Any]]:

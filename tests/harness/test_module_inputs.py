@@ -112,6 +112,13 @@ def test_a_size_is_asked_with_data_and_one_is_larger_than_shown(tmp_path: Path):
     problem.close()
 
 
+def test_a_list_with_an_entry_a_row_is_taken_at_its_own_size_alone(tmp_path: Path):
+    problem = opened(tmp_path, MODEL.format("x", "[row * 2 for row in x]", "torch.randn(4, 3)"))
+    assert problem.description is not None and problem.description.sizes == ()
+    assert problem.description.returns == {"list": [{"t": at} for at in range(4)]}
+    problem.close()
+
+
 @pytest.mark.parametrize(
     ("body", "encoding"),
     [
