@@ -112,6 +112,15 @@ def test_a_size_is_asked_with_data_and_one_is_larger_than_shown(tmp_path: Path):
     problem.close()
 
 
+def test_what_model_itself_raises_on_is_asked_of_nobody(tmp_path: Path):
+    """Experts' rows are counted by what is positive and picked by what is not zero: with a NaN they do not go together."""
+    problem = opened(tmp_path, MODEL.format("x", "x[x == x].view(x.shape) * 2", "torch.randn(4, 30)"))
+    with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
+        same = problem.text.replace("class Model(", "class ModelNew(")
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(same)))
+    assert verdict.passed, verdict.reason
+
+
 def test_a_list_with_an_entry_a_row_is_taken_at_its_own_size_alone(tmp_path: Path):
     problem = opened(tmp_path, MODEL.format("x", "[row * 2 for row in x]", "torch.randn(4, 3)"))
     assert problem.description is not None and problem.description.sizes == ()
