@@ -169,7 +169,7 @@ def _model(module: types.ModuleType, dtype: torch.dtype | None) -> torch.nn.Modu
     """The model without data; one that looks at its data while it is built is built with it."""
     try:
         with torch.device("meta"):
-            model = _built(module)
+            model = _built(module).to("meta")  # torch.Tensor(2, 3) lies on the CPU all the same
     except Exception:  # noqa: BLE001 -- whatever the problem's code raises for tensors without data
         model = _built(module).to("meta")
     return model if dtype is None else model.to(dtype)
@@ -223,7 +223,7 @@ def _holders(inputs: list[Any], names: list[str]) -> list[tuple[str, list | tupl
     return found
 
 
-TWO_DEVICES = ("expected device meta", "devices, cpu and meta", "devices, meta and cpu")
+TWO_DEVICES = ("on the expected device", "devices, cpu and meta", "devices, meta and cpu")
 """What torch says where the module makes a tensor that is not beside its inputs."""
 
 

@@ -561,7 +561,10 @@ def warm(libraries: bool) -> None:
     asked, torch.cuda.is_available = torch.cuda.is_available, lambda: True
     names = ["numpy", "torch.utils.cpp_extension"]
     if libraries:  # fake tensors, a profile and a dispatch mode import it: a second or more in every problem's worker
-        names.append("torch._dynamo")
+        names += [
+            "torch._dynamo",
+            "torch.export._trace",
+        ]  # a draft's first import of the latter is a quarter of a second
     for name in names:
         if importlib.util.find_spec(name) is not None:
             try:

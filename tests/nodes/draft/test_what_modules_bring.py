@@ -33,6 +33,10 @@ RIGHT = {
     "a number beside floats": problem("return x == y, torch.where(x > y, x, -x)", "[torch.randint(0, 10, (5, 37)).float() / 10, 0.3]"),
     "log of a sigmoid, in double": problem("return F.logsigmoid(30 * x)", "[torch.randn(5, 37, dtype=torch.float64)]"),
     "cross entropy of large logits": problem("return F.cross_entropy(x + 1e4, y)", f"[{BATCH}, torch.randint(0, 37, (5,))]"),
+    "a weight as old code makes one": problem(
+        "return self.g * x + torch.Tensor(1, 37).fill_(0.5)", f"[{BATCH}]",
+        "self.g = nn.Parameter(torch.Tensor(1, 37))\nself.g.data.fill_(1.5)",
+    ),
     "old state comes out": problem(
         "before = self.a.clone()\nself.a.copy_(x.mean(0))\nreturn x - before, before", "[torch.randn(5, 6)]", SHIFTED
     ),
