@@ -383,17 +383,26 @@ def _choices(module: types.ModuleType, inputs: list[Any]) -> list[bool]:
     draws: what it would draw again, where the choice is another one, would not be what it has drawn."""
     sizes = [a.numel() for a in pytree.tree_leaves(inputs) if isinstance(a, torch.Tensor)]
     found: list[bool] = []
-    ask = torch.Tensor.__bool__
+    ask, take = torch.Tensor.__bool__, torch.Tensor.item
 
     def asked(tensor: torch.Tensor) -> bool:
         found.append(ask(tensor))
         return found[-1]
 
+    def taken(tensor: torch.Tensor) -> Any:
+        value = take(tensor)
+        if isinstance(value, bool):  # `if mask.any().item()`
+            found.append(value)
+        return value
+
     if sum(sizes) > MOST_WITH_DATA:
         return []
     model, given = _built(module), module.get_inputs()
     before = torch.get_rng_state()
-    with torch.no_grad(), contextlib.suppress(Exception), patch.object(torch.Tensor, "__bool__", asked):
+    with (
+        torch.no_grad(), contextlib.suppress(Exception),
+        patch.object(torch.Tensor, "__bool__", asked), patch.object(torch.Tensor, "item", taken),
+    ):  # fmt: skip
         model(*given)  # the problem's code
     return found if torch.equal(before, torch.get_rng_state()) else []
 

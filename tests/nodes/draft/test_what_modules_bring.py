@@ -335,6 +335,17 @@ def test_a_choice_that_values_make_is_the_shipped_inputs_and_asked_in_each_call(
     pair.check(1, [x, y % 2], as_written=True)  # no class 2: a division by zero, where the module skips it
 
 
+def test_a_choice_may_be_taken_of_its_tensor_as_a_number(tmp_path):
+    text = problem(
+        "if y is not None and (y > 1).any().item():\n    x = x.masked_fill(y > 1, 0.5)\nreturn x * 2",
+        "[torch.randn(40, 30), torch.randint(0, 3, (40, 30))]",
+    )
+    pair = Pair(text, tmp_path)
+    x, y = pair.inputs(0)
+    pair.check(0, [x, y])
+    pair.check(1, [x, y % 2], as_written=True)
+
+
 FILES = {
     "annotations from the future": "from __future__ import annotations\nimport math, torch\nfrom torch import nn\n\n\n",
     "a byte order mark": "\ufeff" + HEADER,
