@@ -51,6 +51,7 @@ class OutputCopier:
             vars(base)[name].__get__ for name in ("shape", "dtype", "device", "layout")
         )
         self.address, self.copy, self.storage = base.data_ptr, base.copy_, base.untyped_storage
+        self.count = base.numel
         self.contiguous, self.negative, self.conjugate = base.is_contiguous, base.is_neg, base.is_conj
         self.clock, self.random = time.perf_counter_ns, os.urandom
         self.copies = False
@@ -143,7 +144,7 @@ class OutputCopier:
             raise CandidateRefused(
                 "WRONG_SHAPE", f"{name} is on {self.device(value)}, should be on {self.device(buffer)}"
             )
-        if self.layout(value) != self.strided or not self.address(value):
+        if self.layout(value) != self.strided or (self.count(value) and not self.address(value)):
             raise CandidateRefused("CHEATED", f"{name} has no memory of its own")
         if self.dtype(value) != self.dtype(buffer):
             raise CandidateRefused("WRONG_DTYPE", f"{name} is {self.dtype(value)}, should be {self.dtype(buffer)}")

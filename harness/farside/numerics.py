@@ -17,6 +17,10 @@ OF_NUMBERS = frozenset(
 """Operators of aten whose numbers eager torch rounds to fp32 (no sizes follow from them), and which decide or are compared."""
 
 
+KEPT = ("running_mean", "running_var")
+"""Arguments that native_batch_norm and its likes change, whatever their schema says."""
+
+
 def numbers_as(narrow: torch.dtype) -> Any:
     """A context in which Python's floats are those that eager torch computes with: of fp32, and what is compared with a tensor
     of its dtype, `narrow`.
@@ -91,10 +95,14 @@ def wide_but_for_draws() -> Any:
             draws = torch.Tag.nondeterministic_seeded in operator.tags
             if draws or operator._schema.is_mutable or operator.is_view or kwargs.get("dtype") is not None:
                 return operator(*args, **kwargs)
+            widened = cast(args, torch.float32, torch.float64)
             try:
-                wide = operator(*cast(args, torch.float32, torch.float64), **cast(kwargs, torch.float32, torch.float64))
+                wide = operator(*widened, **cast(kwargs, torch.float32, torch.float64))
             except RuntimeError:  # it has no fp64 form
                 return operator(*args, **kwargs)
+            for argument, own, made in zip(operator._schema.arguments, args, widened, strict=False):
+                if argument.name in KEPT and own is not made and own is not None:
+                    own.copy_(made)
             return cast(wide, torch.float64, torch.float32)
 
     return Wide()

@@ -47,7 +47,7 @@ from kernels.spec import INCLUDED, Device, Frozen, Spec, Workload
 if TYPE_CHECKING:
     from harness.judge.rules import KernelRules
 
-VERSION = "39"
+VERSION = "40"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 COMPILE_S = 300.0

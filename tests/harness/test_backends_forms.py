@@ -90,6 +90,72 @@ def test_what_such_a_function_throws_is_said(form: tuple[str, str, Evaluator]) -
     assert verdict.outcome is Outcome.RUNTIME_ERROR and "ValueError: input is not twice as wide" in verdict.reason
 
 
+HOSTILE = {
+    "skips every other call": (
+        "    for (int64_t t = 0;",
+        "    static int64_t calls;\n    if (calls++ & 1) return;\n    for (int64_t t = 0;",
+    ),
+    "keeps answers by the address": (
+        "    for (int64_t t = 0;",
+        "    static const void* seen[1 << 14];\n    const void*& kept = seen[(reinterpret_cast<uintptr_t>(x) >> 6) & 16383];\n"
+        "    if (kept == x) return;\n    kept = x;\n    for (int64_t t = 0;",
+    ),
+    "writes behind its output": ("    for (int64_t t = 0;", "    y[tokens * hidden] = T(1);\n    for (int64_t t = 0;"),
+    "changes its input": ("    for (int64_t t = 0;", "    const_cast<T*>(x)[0] += T(1);\n    for (int64_t t = 0;"),
+    "leaves its rows to a thread": (
+        "    for (int64_t t = 0;",
+        "    if (tokens > 1) {\n        std::thread([=] {\n            for (int64_t t = 1; t < tokens; ++t) rows_of(x + t * 2 * hidden, y + t * hidden, 1, hidden);\n"
+        "        }).detach();\n        tokens = 1;\n    }\n    for (int64_t t = 0;",
+    ),
+}
+"""What a hostile torch extension does, too: (text in ROWS, what stands in its place)."""
+BY_TORCH = """
+void silu_and_mul(torch::stable::Tensor& out, const torch::stable::Tensor& input) {
+    using torch::stable::narrow;
+    auto gate = input, up = input;
+    StableIValue stack[2] = {torch::stable::detail::from(narrow(gate, 1, 0, out.size(1))), 0};
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_call_dispatcher("aten::silu", "", stack));
+    auto left = torch::stable::detail::to<torch::stable::Tensor>(stack[0]);
+    stack[0] = torch::stable::detail::from(left), stack[1] = torch::stable::detail::from(narrow(up, 1, out.size(1), out.size(1)));
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_call_dispatcher("aten::mul", "Tensor", stack));
+    torch::stable::copy_(out, torch::stable::detail::to<torch::stable::Tensor>(stack[0]));
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_hostile_source_in_an_engines_form_is_found(form: tuple[str, str, Evaluator], how: str) -> None:
+    _, text, evaluator = form
+    before, after = HOSTILE[how]
+    hostile = text.replace(before, after, 1).replace(
+        "#include <cmath>", "#include <cmath>\n#include <cstdint>\n#include <thread>", 1
+    )
+    build = evaluator.build(evaluator.store.put(hostile))
+    assert build.ok, build.log
+    verdict = evaluator.verify(build)
+    if verdict.passed:
+        verdict = evaluator.measure(verdict, baseline=evaluator.store.put(text))
+    assert verdict.outcome in (Outcome.CHEATED, Outcome.INCORRECT), verdict.reason
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("form", ["stable_abi"], indirect=True)
+def test_torch_does_not_do_the_work_of_a_source_of_the_stable_abi(form: tuple[str, str, Evaluator]) -> None:
+    """Its dispatcher is the one whose kernels were taken away."""
+    _, text, evaluator = form
+    head = "#include <torch/csrc/inductor/aoti_torch/c/shim.h>\n#include <torch/csrc/stable/ops.h>\n"
+    build = evaluator.build(
+        evaluator.store.put(text.partition("void silu_and_mul")[0].replace("#include", f"{head}#include", 1) + BY_TORCH)
+    )
+    assert build.ok, build.log
+    verdict = evaluator.verify(build)
+    assert verdict.outcome in (Outcome.CHEATED, Outcome.RUNTIME_ERROR), (verdict.outcome, verdict.reason)
+    assert "silu" in verdict.reason
+
+
 @pytest.mark.parametrize(
     ("text", "backend"),
     [

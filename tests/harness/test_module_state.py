@@ -416,3 +416,23 @@ def test_a_module_may_return_a_weight_of_its_own(tmp_path: Path):
         build = evaluator.build(evaluator.store.put(text.replace("class Model(", "class ModelNew(")))
         verdict = evaluator.verify(build)
     assert verdict.passed, verdict.reason
+
+
+DROPPED = HEAD + (
+    "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.norm = nn.BatchNorm1d(8)\n\n"
+    "    def forward(self, x):\n        return self.norm(nn.functional.dropout(x, 0.5))\n"
+)
+
+
+@pytest.mark.parametrize("momentum", ["", "self.norm.momentum = 0.11\n        "])
+def test_what_a_random_module_keeps_is_judged_in_each_call(momentum: str, tmp_path: Path):
+    """The reference changed a copy of the statistics, so what a call leaves of them might have been anything: 0.11 for 0.1 PASSED."""
+    path = tmp_path / "1_Drop.py"
+    path.write_text(DROPPED + INPUTS)
+    text = DROPPED.replace("class Model(", "class ModelNew(").replace(
+        "        return self", f"        {momentum}return self"
+    )
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as evaluator:
+        verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
+    assert verdict.outcome is (Outcome.INCORRECT if momentum else Outcome.PASSED), verdict.reason
+    assert not any("a copy would do" in one for one in verdict.warnings)

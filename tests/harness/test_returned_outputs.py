@@ -196,3 +196,9 @@ def test_what_timed_calls_run_is_profiled_as_it_was_planned() -> None:
     loop.watch = Watch()
     assert loop.profile({}, []) == {"kernels": [["own", 2.0]]}
     assert order == ["profiler"] and len(loop.made) == made and len(loop.neighbours.read) == SLOTS
+
+
+def test_an_empty_output_has_no_memory_and_is_none_the_less_one() -> None:
+    """A call without tokens: an honest function that returns its output was CHEATED, "has no memory of its own"."""
+    copier = python_worker.forms.OutputCopier()
+    copier(torch.empty(0, 4), [("out", torch.empty(0, 4), False)])
