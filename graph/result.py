@@ -81,6 +81,7 @@ def result(
         best=settings.source if disqualified or incumbent is None else incumbent.candidate,
         best_round=0 if disqualified or incumbent is None else incumbent.round,
         speedup=best.suite.speedup if best and best.suite else None,
+        worst=WorkloadRow.worst_of(timings),
         speedup_cold=geometric_mean(t.speedup for t in timings if t.cache == "cold"),
         speedup_hot=geometric_mean(t.speedup for t in timings if t.cache == "hot"),
         held_out_speedup=held_out.suite.speedup if held_out and held_out.suite else None,

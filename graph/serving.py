@@ -24,6 +24,8 @@ from graph.session import Ending, RunService
 from harness.device import DeviceError
 from harness.judge.session import MissingTool
 from harness.records import Outcome
+from harness.report.result import WorkloadRow
+from harness.report.words import worst
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import Frozen
@@ -334,8 +336,9 @@ class Service:
                 said.append(data("\n".join(ledger.rows(tried, attempts)), "by workload"))
         if "incumbent" in state:
             suite = state["incumbent"].verdict.suite
-            speed = f", {suite.speedup.median:.3f}x the baseline" if suite else ""
             best = state["incumbent"]
+            least = worst(map(WorkloadRow.of, best.timings))
+            speed = f", {suite.speedup.median:.3f}x the baseline{', ' + least if least else ''}" if suite else ""
             said.append(f"the best so far (`best`): {best.candidate[:12]} of round {best.round}{speed}")
             said.append(data(timing_table(best.timings), "its times"))
             stands = standing(state)

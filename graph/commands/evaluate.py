@@ -60,10 +60,14 @@ class EvaluateCommand(ByProtocol, Clocks, OfRuns, Command):
             svg.save(sweep.picture(swept, verdict, name, what.name), self.plot)
         if self.as_json:
             comparison = verdict.suite.comparison if verdict.suite else None
+            from harness.report.result import WorkloadRow
+
+            least = WorkloadRow.worst_of(verdict.timings)
             record: dict[str, Any] = {
                 "file": what.name,
                 "baseline": name,
                 "comparison": comparison,
+                "worst": least.model_dump(mode="json") if least else None,
                 "notices": said.notices,
                 "held_out": said.held_out,
             }

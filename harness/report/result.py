@@ -11,7 +11,7 @@ import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -132,6 +132,12 @@ class WorkloadRow(ResultRow):
         sizes = {"axes": workload.axes, "dtype": workload.dtype, "held_out": workload.held_out}
         return cls.made_from(timing, **sizes, best_us=timing.time_us, light=light, weight=workload.weight)
 
+    @classmethod
+    def worst_of(cls, timings: Iterable[Timing]) -> WorkloadRow | None:
+        """The one that gains least; None of fewer than two."""
+        rows = sorted(map(cls.of, timings), key=lambda row: row.speedup.median)
+        return rows[0] if len(rows) > 1 else None
+
     @property
     def gbps(self) -> float | None:
         """Bandwidth that the best candidate reached."""
@@ -218,6 +224,8 @@ class Result(ResultRow):
     """Round that made it; 0 is the baseline."""
     speedup: Interval | None = None
     """Best against baseline, cold and hot together: geometric mean over the visible suite, or of all calls' time by the workloads' weights."""
+    worst: WorkloadRow | None = None
+    """The visible workload that gains least, beside `speedup`; None of fewer than two."""
     speedup_cold: Interval | None = None
     speedup_hot: Interval | None = None
     held_out_speedup: Interval | None = None

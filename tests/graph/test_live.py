@@ -18,6 +18,7 @@ from graph.campaign_live import CampaignDisplay
 from graph.live import LiveDisplay, PlainDisplay, budget_left, display
 from harness.records import Check, Comparison, DeviceFacts, Interval, Suite, Timing, Verdict
 from harness.report.fast_p import Solved
+from harness.report.result import WorkloadRow
 from kernels.spec import Workload
 from nodes.roles import Attempt, Finding, Plan, Usage
 from nodes.state import Incumbent, Settings, Spent, State, Stop
@@ -124,6 +125,13 @@ def test_the_panel_has_a_line_a_worker_and_of_many_the_busy_ones():
         assert text.count("host gpu") < 20 and "host gpu 0  timing" in text and "999 of 1000 workers idle" in text
     finally:
         view.close()
+
+
+def test_the_row_that_gains_least_is_named_where_there_are_several():
+    slower = timing(6.0).model_copy(update={"speedup": Interval(median=0.28, low=0.2, high=0.3), "cache": "hot"})
+    least = WorkloadRow.worst_of([timing(6.0), slower])
+    assert least is not None and (least.cache, least.speedup.median) == ("hot", 0.28)
+    assert WorkloadRow.worst_of([slower]) is None
 
 
 def test_a_long_word_of_progress_cuts_neither_the_node_nor_its_clock():

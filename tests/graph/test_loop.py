@@ -304,6 +304,12 @@ def test_a_baseline_that_fails_ends_the_run_with_its_reason(source: str, error: 
     assert ending.result.error == f"the baseline (plain) does not pass: {error}"
 
 
+def test_the_workload_that_gains_least_stands_in_the_record(tmp_path: Path) -> None:
+    result = run(tmp_path, Script({1: ["speed 1.5"]}), rounds=1).result
+    visible = result.rows(held_out=False)
+    assert result.worst == min(visible, key=lambda row: row.speedup.median)
+
+
 def test_the_winner_meets_the_held_out_workloads(tmp_path: Path) -> None:
     ending = run(tmp_path, Script({1: ["speed 1.5\nheld-out 1.2"]}), rounds=1)
     assert ending.result.improved
