@@ -140,7 +140,11 @@ class Writer:
         if name == "__get__":
             attribute = getattr(getattr(function, "__self__", None), "__name__", "")
             return [*given[0], f".{attribute}"]
-        if name in ("float", "to", "type") and self._casts_to_float32(step):
+        if (
+            name in ("float", "to", "type", "as_tensor")
+            and isinstance(step.given[0], torch.Tensor)
+            and self._casts_to_float32(step)
+        ):
             return [f"{WIDE}(", *given[0], ")"]
         if name == "__getitem__":
             return [*given[0], "[", *_flat(given[1]), "]", *end]
@@ -164,7 +168,12 @@ class Writer:
         return step.function.__name__ == "float" or any(one is torch.float32 for one in asked)
 
     def _listed(self, given: list[list[Token]], step: TorchCall) -> list[Token]:
-        named = [[f"{name}=", *self._value(value, step)] for name, value in step.named.items() if value is not None]
+        lead = next((name for name in self.call.before if name not in self.call.empty), "")
+        named: list[list[Token]] = [
+            ["device=", f"{lead}.device"] if name == "device" and lead else [f"{name}=", *self._value(value, step)]
+            for name, value in step.named.items()
+            if value is not None
+        ]
         found: list[Token] = []
         for one in (*given, *named):
             found += [", ", *one] if found else one

@@ -20,7 +20,7 @@ ENGINE = {
     "engine_x/ops.py": "import torch\nfrom engine_x.platform import LATER, device\n\ntry:\n    import fast_path_that_is_nowhere\nexcept ImportError:\n"
     "    fast_path_that_is_nowhere = None\n\n\ndef scaled(x, factor=2.0):\n    assert fast_path_that_is_nowhere is None and x.is_cuda\n"
     "    out = torch.empty_like(x)\n    with torch.cuda.device(x.device):\n        torch.ops._engine_x.scaled(out, x, factor)\n    return out\n",
-    "tests/helpers.py": "import torch\n\n\n@torch.compile\ndef right(x):\n    y = x.clone()\n    y.view(-1).mul_(2.0)\n    return y.unsqueeze(1).sum(1)\n",
+    "tests/helpers.py": "import torch\n\n\n@torch.compile\ndef right(x):\n    y = torch.as_tensor(x, dtype=torch.float32, device=x.device).clone() + torch.zeros(1, device='cuda')\n    y.view(-1).mul_(2.0)\n    return y.unsqueeze(1).sum(1)\n",
     "tests/test_scaled.py": """
 import pytest
 import torch
@@ -99,7 +99,7 @@ def test_the_engines_own_python_runs_up_to_the_operator_that_is_not_built(engine
     spec = catalog.load(str(to)).spec
     assert [(t.name, t.role, t.shape[0]) for t in spec.tensors] == [("out", "output", "2"), ("x", "input", "2")]
     text = (to / "reference.py").read_text()
-    assert ".unsqueeze(1)" in text and ".sum(1)" in text, text
+    assert ".unsqueeze(1)" in text and ".sum(1)" in text and "device=x.device" in text, text
     lines = list(check(str(to), None, lambda _said: None))
     assert not [line for line in lines if line.kind == "fault"], lines
     assert any("computes what the reference says" in line.said for line in lines), lines
