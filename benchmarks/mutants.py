@@ -68,6 +68,7 @@ TESTS = {
     "nodes/tune.py": ("nodes/test_gates.py",),
     "nodes/stops.py": ("nodes/test_gates.py",),
     "nodes/policies/rules.py": ("nodes/policies/test_rules.py", "nodes/policies/test_rules_memory.py"),
+    "nodes/policies/search.py": ("nodes/policies/test_rules.py", "nodes/policies/test_rules_memory.py"),
     "nodes/policies/replies.py": ("nodes/policies/test_answers.py",),
     "nodes/policies/answers.py": ("nodes/policies/test_answers.py", "nodes/policies/test_chat.py"),
 }  # fmt: skip

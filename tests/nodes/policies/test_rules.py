@@ -13,7 +13,8 @@ import pytest
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import digest
 from kernels import catalog as kernels
-from nodes.policies.rules import RulesPolicy, _Proposal, _Search, _texts, apply_step
+from nodes.policies.rules import RulesPolicy, _texts
+from nodes.policies.search import Proposal, Search, apply_step
 from nodes.rewrites.registry import Facts
 from nodes.roles import Attempt, CoderRequest, Finding, Plan, PlannerRequest, ProfilerRequest, TesterRequest, Version
 
@@ -156,7 +157,7 @@ def test_a_step_is_credited_with_what_it_added_to_its_base() -> None:
         plan = Plan(id=step, title=step, steps=(step,), base=gained)
         run.attempts.append(Attempt(round=2, plan=plan, candidate=step, outcome=Outcome.PASSED, speedup=3.0))
         run.sources[step] = run.sources[gained] + f"// {step}\n"
-    found = _Search(run.request())
+    found = Search(run.request())
     assert sum(found.gains[step] for step in bundle.steps) > math.log(1.5)
     for step in ("refine_search", "fast_math"):
         assert found._measure(run.attempts[-1]) == 0.0
@@ -285,7 +286,7 @@ def test_a_source_that_a_rewrite_broke_is_none(monkeypatch: pytest.MonkeyPatch) 
     }
     for name, text in more.items():
         rewrite = type("Rewrite", (), {"forms": (name,), "__call__": lambda _self, _source, _facts, text=text: text})
-        monkeypatch.setattr("nodes.policies.rules.catalog", lambda name=name, rewrite=rewrite: {name: rewrite()})
+        monkeypatch.setattr("nodes.policies.search.catalog", lambda name=name, rewrite=rewrite: {name: rewrite()})
         facts = Facts(spec=KERNEL.spec, device=H200)
         assert apply_step(name, texts["sound"], facts) == (text if name == "other" else None)
         assert apply_step(name, texts["strange"], facts) == text
@@ -293,7 +294,7 @@ def test_a_source_that_a_rewrite_broke_is_none(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_bundle_less_each_step_and_each_two_is_thought_of() -> None:
     run = Run()
-    search = _Search(run.request())
+    search = Search(run.request())
     bundle, lists = search._bundle(), set(search._lists())
     for _, steps in lists:
         rewrites = [step.partition(":")[0] for step in steps]
@@ -309,9 +310,9 @@ def test_all_pairs_of_forms_that_promise_something_are_planned_in_their_turn(mon
     plan = Plan(id="x", title="x", steps=("fast_math",), base=run.root)
     run.attempts.append(Attempt(round=1, plan=plan, candidate="x", outcome=Outcome.PASSED, speedup=1.2))
     promise = {"a": 90.0, "b": 80.0, "c": 85.0}
-    pairs = [(name, _Proposal(run.root, (f"multiversion {name}",), gain)) for name, gain in promise.items()]
-    monkeypatch.setattr(_Search, "_two_forms", lambda _self: iter(pairs))
-    found = itertools.islice(_Search(run.request()).rank(), 3)
+    pairs = [(name, Proposal(run.root, (f"multiversion {name}",), gain)) for name, gain in promise.items()]
+    monkeypatch.setattr(Search, "_two_forms", lambda _self: iter(pairs))
+    found = itertools.islice(Search(run.request()).rank(), 3)
     assert [one.steps for one in found] == [("multiversion a",), ("multiversion c",), ("multiversion b",)]
 
 
@@ -436,7 +437,7 @@ def test_a_defect_in_joining_two_forms_does_not_end_a_run(monkeypatch: pytest.Mo
     def broken(*_) -> str:
         raise IndexError("no such node")
 
-    monkeypatch.setattr("nodes.policies.rules.multiversion", broken)
+    monkeypatch.setattr("nodes.policies.search.multiversion", broken)
     run = TimedRun()
     largest = max(map(_bytes, run.workloads))
     with pytest.warns(RuntimeWarning, match="multiversion failed"):

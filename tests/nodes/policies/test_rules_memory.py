@@ -8,7 +8,8 @@ import pytest
 
 from harness.records import Outcome
 from nodes.lesson import Lesson
-from nodes.policies.rules import MOST_MEMORY, RulesPolicy, _Search
+from nodes.policies.rules import RulesPolicy
+from nodes.policies.search import MOST_MEMORY, Search
 from nodes.roles import Attempt, Plan, PlannerRequest
 from tests.nodes.policies.test_rules import KERNEL, Run
 from tests.nodes.test_memory import told
@@ -78,32 +79,32 @@ def test_however_often_it_was_remembered_what_this_run_measures_decides() -> Non
         told(KERNEL.spec.name, steps=("fast_math",), over_base=2.0, evidence=f"{n:064d}") for n in range(40)
     )
     run = Taught(praised)
-    believed = _Search(run.request()).gains["fast_math"]
+    believed = Search(run.request()).gains["fast_math"]
     assert believed == pytest.approx(math.log(2.0), abs=0.05)
     for number in range(6):
         plan = Plan(id=f"{number}", title="", steps=("fast_math",), base=run.root)
         run.attempts.append(Attempt(round=1, plan=plan, candidate="c" * 64, outcome=Outcome.PASSED, speedup=0.8))
-    found = _Search(run.request()).gains["fast_math"]
+    found = Search(run.request()).gains["fast_math"]
     weight = 6 / (6 + MOST_MEMORY + 0.5)
     assert found == pytest.approx(weight * math.log(0.8) + (1 - weight) * believed, abs=0.01)
 
 
 def test_a_plan_that_gained_blames_none_of_its_steps_and_a_plan_without_one_does() -> None:
     steps = ("grid_stride", "fast_math", "programmatic_dependent_launch")
-    plain = _Search(Run().request()).gains
+    plain = Search(Run().request()).gains
     gained = told("another", steps=steps, over_base=1.05, speedup=1.05)
-    found = _Search(Taught((gained,)).request()).gains
+    found = Search(Taught((gained,)).request()).gains
     assert all(0 < found[step] < plain[step] for step in steps)
     better = told("another", steps=("grid_stride", "programmatic_dependent_launch"), over_base=1.4, evidence="e" * 64)
-    assert _Search(Taught((gained, better)).request()).gains["fast_math"] < 0
+    assert Search(Taught((gained, better)).request()).gains["fast_math"] < 0
     lost = told("another", steps=steps, over_base=0.9, speedup=0.9, kept=False)
-    assert _Search(Taught((lost,)).request()).gains["fast_math"] < 0
+    assert Search(Taught((lost,)).request()).gains["fast_math"] < 0
 
 
 def test_a_failure_that_is_remembered_comes_later_and_what_was_not_tried_says_nothing() -> None:
-    plain = _Search(Run().request()).gains["grid_stride"]
+    plain = Search(Run().request()).gains["grid_stride"]
     useless = told(KERNEL.spec.name, steps=("grid_stride",), over_base=1.0, speedup=1.0, kept=False)
-    useless_gain = _Search(Taught((useless,)).request()).gains["grid_stride"]
+    useless_gain = Search(Taught((useless,)).request()).gains["grid_stride"]
     for outcome, changes in (("INCORRECT", True), ("REFUSED", False), ("NO_CANDIDATE", False), ("CHEATED", False)):
         lesson = told(
             KERNEL.spec.name,
@@ -114,7 +115,7 @@ def test_a_failure_that_is_remembered_comes_later_and_what_was_not_tried_says_no
             speedup=None,
             kept=False,
         )
-        found = _Search(Taught((lesson,)).request()).gains["grid_stride"]
+        found = Search(Taught((lesson,)).request()).gains["grid_stride"]
         assert (found < plain) is changes and (changes or found == plain)
         assert (found < useless_gain) is changes, "what failed promises less than what gained nothing"
 
@@ -122,4 +123,4 @@ def test_a_failure_that_is_remembered_comes_later_and_what_was_not_tried_says_no
 def test_steps_that_are_no_rewrite_are_left_out() -> None:
     hostile = told(KERNEL.spec.name, steps=("__import__('os')",), path=("rm -rf", "grid_stride"), over_base=9.0)
     (plan,) = RulesPolicy().planner(Taught((hostile,)).request())
-    assert all(step.partition(":")[0] in _Search(Run().request()).names for step in plan.steps)
+    assert all(step.partition(":")[0] in Search(Run().request()).names for step in plan.steps)

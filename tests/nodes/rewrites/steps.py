@@ -11,7 +11,7 @@ import pytest
 
 from harness.records import DeviceFacts
 from kernels.spec import Spec, Tensor, Workload
-from nodes.policies.rules import apply_step
+from nodes.policies.search import apply_step
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate.emulation import emulated
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness import device
 from harness.records import DeviceFacts
-from nodes.policies.rules import apply_step
+from nodes.policies.search import apply_step
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Source
 from tests.nodes.rewrites import cpp_examples

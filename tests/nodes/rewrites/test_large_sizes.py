@@ -11,7 +11,7 @@ import pytest
 
 from compiler.compile import source
 from kernels import catalog
-from nodes.policies.rules import apply_step, first_steps
+from nodes.policies.search import apply_step, first_steps
 from nodes.rewrites import Facts
 from tests.nodes.rewrites.emulate.large import PERIOD
 from tests.nodes.rewrites.steps import H200

@@ -12,7 +12,7 @@ import pytest
 import kernels.catalog
 from harness.records import DeviceFacts
 from kernels.spec import Spec
-from nodes.policies.rules import apply_step
+from nodes.policies.search import apply_step
 from nodes.rewrites import Facts, catalog, ordered, registry
 from nodes.rewrites.syntax.source import Source
 

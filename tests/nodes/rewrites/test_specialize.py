@@ -13,7 +13,7 @@ from harness.judge.tunables import tunables
 from harness.store import digest
 from kernels import catalog
 from kernels.spec import Size, Spec, Tensor, Workload
-from nodes.policies.rules import apply_step
+from nodes.policies.search import apply_step
 from nodes.rewrites.specialize.dispatch import dispatched
 from nodes.rewrites.specialize.multiversion import multiversion
 from nodes.rewrites.specialize.uneven import every_uneven, row_axis
