@@ -175,7 +175,7 @@ class Arguments(Calls):
                 return f"Size(name={name!r})"
             first = False if type(first) is bool else first
             self.doubts.append(
-                f"{name} changes from call to call ({', '.join(map(str, dict.fromkeys(values)))}): {first} is taken"
+                f"{name} changes from call to call ({', '.join(dict.fromkeys(map(str, values)))}): {first} is taken"
             )
         if type(first) in (int, bool, float):
             whole = type(first) is not float

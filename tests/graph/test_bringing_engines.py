@@ -16,7 +16,7 @@ ENGINE = {
     "pyproject.toml": "",
     "engine_x/__init__.py": "from engine_x import ops\nimport engine_x._C\n",
     "engine_x/platform.py": "import torch\nimport package_that_is_nowhere as p\n\n\ndef device() -> p.Device | None:\n    return torch.device('cuda')\n\n\n"
-    "SMS = torch.cuda.get_device_properties(0).multi_processor_count\nassert p.driver() == 3, 'no driver'\nLATER = 1\n",
+    "SMS = torch.cuda.get_device_properties(0).multi_processor_count\nassert p.driver() != 3, 'no driver'\nLATER = 1\n",
     "engine_x/ops.py": "import torch\nfrom engine_x.platform import LATER, device\n\ntry:\n    import fast_path_that_is_nowhere\nexcept ImportError:\n"
     "    fast_path_that_is_nowhere = None\n\n\ndef scaled(x, factor=2.0):\n    assert fast_path_that_is_nowhere is None and x.is_cuda\n"
     "    out = torch.empty_like(x)\n    with torch.cuda.device(x.device):\n        torch.ops._engine_x.scaled(out, x, factor)\n    return out\n",
@@ -60,7 +60,7 @@ def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + at, tl.load(x + at, mask=at < n) + tl.load(y + at, mask=at < n), mask=at < n)
 
 
-def add(x, y, out=None):
+def add(x, y, shape, out=None):
     n = x.numel()
     if triton.next_power_of_2(n) < n:
         raise ValueError(n)
@@ -78,7 +78,7 @@ from engine_x.triton_ops import add
 @pytest.mark.parametrize("count", [10, 3000])
 def test_add(count):
     x, y = torch.randn(count).to(0), torch.randn(count).cuda()
-    np.testing.assert_allclose(add(x, y).cpu().numpy(), (x + y).cpu().numpy())
+    np.testing.assert_allclose(add(x, y, [count]).cpu().numpy(), (x + y).cpu().numpy())
 """,
 }
 
@@ -114,6 +114,7 @@ def test_a_function_of_tritons_is_seen_where_it_is_called(engine: Path) -> None:
         ("y", "input", ("count",)),
         ("out", "output", ("count",)),
     ]
+    assert any("shape changes from call to call ([10], [3000])" in one for one in said), said
     assert "x.add(y)" in (to / "reference.py").read_text().replace("(x + y)", "x.add(y)")
     if importlib.util.find_spec("triton") is None:
         assert any("triton cannot be imported" in one for one in said), said
