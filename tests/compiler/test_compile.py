@@ -186,10 +186,6 @@ def test_a_reference_that_names_dtype_rounds_to_each_dtypes_own(silu):
     meaning = Meaning(kernel.spec, rounding)
     for dtype in ("float16", "bfloat16"):
         check(meaning.program(dtype, 8), rounding)
-    text = source(kernel.spec, rounding)
-    assert all(
-        f"round_to_{dtype}(silu" in text or text.count(f"round_to_{dtype}(") > 1 for dtype in ("float16", "bfloat16")
-    )
 
 
 def test_a_layer_norm_is_compiled_from_its_function(silu):

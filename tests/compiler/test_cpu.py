@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import subprocess
 
@@ -80,85 +81,49 @@ def test_the_rules_propose_it_on_a_cpu_too():
     assert plan.steps == (STEP,)
 
 
-def test_eight_bit_floats_are_torchs_in_cpp(tmp_path):
+def test_eight_bit_floats_are_right_in_cpp(tmp_path):
     kernel = catalog.load("quantize_fp8_per_group")
     library = built(source(kernel.spec, (kernel.folder / "reference.py").read_text(), device="cpu"), tmp_path)
     for sized in (w for w in kernel.spec.workloads if not w.timed and "cpu" in w.devices):
         assert run(kernel.spec, kernel, library, sized) == "", sized.label
-    (tmp_path / "alone").mkdir()
-    text = "#define STREAM 0\n#define PARALLEL_FROM 1\n" + PRELUDE.read_text()
-    text += """
-    extern "C" void narrow(const float* from, uint8_t* to, float* back, int64_t count) {
-        for (int64_t i = 0; i < count; ++i) to[i] = ::to<fp8_e4m3>(from[i]).bits, back[i] = to_float(fp8_e4m3{to[i]});
-    }
-    """
-    alone = built(text, tmp_path / "alone")
-    codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
-    known = codes[codes.isfinite()].sort().values.unique()
-    between = (known[1:] + known[:-1]) / 2
-    given = torch.cat(
-        [known, between, between.nextafter(known[1:]), between.nextafter(known[:-1]), -known, torch.tensor([math.nan])]
-    )
-    bits, back = torch.empty(len(given), dtype=torch.uint8), torch.empty(len(given))
-    alone.narrow(*(ctypes.c_void_p(t.data_ptr()) for t in (given, bits, back)), ctypes.c_int64(len(given)))
-    right = given.to(torch.float8_e4m3fn)
-    assert torch.equal(bits, right.view(torch.uint8))
-    assert torch.equal(back[:-1], right.float()[:-1]) and math.isnan(back[-1])
 
 
-@pytest.mark.parametrize("lanes", [8, 16])
-def test_packs_of_small_floats_are_torchs(lanes, tmp_path):
-    """All of them as floats, and floats around all of them back: NaNs, infinities, subnormals and ties among them."""
-    kinds = {"_Float16": torch.float16, "bfloat16": torch.bfloat16, "fp8_e4m3": torch.float8_e4m3fn}
-    text = "#define STREAM 0\n#define PARALLEL_FROM 1\n" + PRELUDE.read_text()
-    for kind in kinds:
-        text += f"""
-    extern "C" void load_{kind}(const {kind}* from, float* to, int64_t count) {{
-        for (int64_t i = 0; i < count; i += {lanes}) store_pack(to + i, load_pack<{lanes}>(from + i));
-    }}
-    extern "C" void store_{kind}(const float* from, {kind}* to, int64_t count) {{
-        for (int64_t i = 0; i < count; i += {lanes}) store_pack(to + i, load_pack<{lanes}>(from + i));
-    }}
-    """
+KINDS = {"_Float16": torch.float16, "bfloat16": torch.bfloat16, "fp8_e4m3": torch.float8_e4m3fn}
+BEFORE = "#define STREAM 0\n#define PARALLEL_FROM 1\n"
+ONE_BY_ONE = """
+extern "C" void load_1_fp8_e4m3(const fp8_e4m3* from, float* to, int64_t n) { for (int64_t i = 0; i < n; ++i) to[i] = to_float(from[i]); }
+extern "C" void store_1_fp8_e4m3(const float* from, fp8_e4m3* to, int64_t n) { for (int64_t i = 0; i < n; ++i) to[i] = ::to<fp8_e4m3>(from[i]); }
+extern "C" void load_1__Float16(const uint16_t* from, float* to, int64_t n) { for (int64_t i = 0; i < n; ++i) to[i] = half_to_float(from[i]); }
+extern "C" void store_1__Float16(const float* from, uint16_t* to, int64_t n) { for (int64_t i = 0; i < n; ++i) to[i] = float_to_half(from[i]); }
+"""
+
+
+def test_small_floats_are_torchs(tmp_path):
+    """All of them as floats, and floats around all of them back, in packs and one by one: NaNs, infinities, subnormals, ties."""
+    text = BEFORE + PRELUDE.read_text() + ONE_BY_ONE
+    for kind, lanes in itertools.product(KINDS, (8, 16)):
+        step = f"for (int64_t i = 0; i < count; i += {lanes}) store_pack(to + i, load_pack<{lanes}>(from + i));"
+        text += f'extern "C" void load_{lanes}_{kind}(const {kind}* from, float* to, int64_t count) {{ {step} }}\n'
+        text += f'extern "C" void store_{lanes}_{kind}(const float* from, {kind}* to, int64_t count) {{ {step} }}\n'
     library = built(text, tmp_path)
 
     def called(name, given, to):
         getattr(library, name)(*(ctypes.c_void_p(t.data_ptr()) for t in (given, to)), ctypes.c_int64(len(given)))
 
-    for kind, dtype in kinds.items():
+    for kind, lanes in [*itertools.product(KINDS, (8, 16)), ("fp8_e4m3", 1), ("_Float16", 1)]:
+        dtype = KINDS[kind]
         every = torch.arange(1 << 8 * dtype.itemsize).to({1: torch.uint8, 2: torch.uint16}[dtype.itemsize]).view(dtype)
         wide = torch.empty(len(every))
-        called(f"load_{kind}", every, wide)
-        assert torch.equal(wide.nan_to_num(7e30), every.float().nan_to_num(7e30))
+        called(f"load_{lanes}_{kind}", every, wide)
+        assert torch.equal(wide.nan_to_num(7e30), every.float().nan_to_num(7e30)), (kind, lanes)
         known = every.float()[every.float().isfinite()].sort().values
         between = (known[1:] + known[:-1]) / 2
-        given = torch.cat([every.float(), between, between.nextafter(known[1:]), between.nextafter(known[:-1])])
+        edges = torch.tensor([65519.9, 65520.0, 1e9, -1e9, math.inf, -math.inf, 1e-9, math.nan])
+        given = torch.cat([every.float(), edges, between, between.nextafter(known[1:]), between.nextafter(known[:-1])])
         given = given[: len(given) // 16 * 16].contiguous()
         narrow = torch.empty(len(given), dtype=dtype)
-        called(f"store_{kind}", given, narrow)
-        assert torch.equal(narrow.float().nan_to_num(7e30), given.to(dtype).float().nan_to_num(7e30)), kind
-
-
-def test_halves_are_torchs_where_gcc_puts_them_in_vectors(tmp_path):
-    text = "#define STREAM 0\n#define PARALLEL_FROM 1\n" + PRELUDE.read_text()
-    text += """
-    extern "C" void narrow(const float* from, uint16_t* to, int64_t count) {
-        for (int64_t i = 0; i < count; ++i) to[i] = float_to_half(from[i]);
-    }
-    extern "C" void widen_all(float* to) { for (int i = 0; i < 65536; ++i) to[i] = half_to_float(i); }
-    """
-    alone = built(text, tmp_path)
-    wide = torch.empty(65536)
-    alone.widen_all(ctypes.c_void_p(wide.data_ptr()))
-    right = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.float16)
-    assert torch.equal(wide.nan_to_num(7e9), right.float().nan_to_num(7e9))
-    known = right[right.isfinite()].float().sort().values.unique()
-    between = (known[1:] + known[:-1]) / 2
-    edges = torch.tensor([65519.9, 65520.0, 1e9, -1e9, math.inf, -math.inf, 1e-9])
-    given = torch.cat([known, between, between.nextafter(known[1:]), between.nextafter(known[:-1]), edges])
-    bits = torch.empty(len(given), dtype=torch.int16)
-    alone.narrow(*(ctypes.c_void_p(t.data_ptr()) for t in (given, bits)), ctypes.c_int64(len(given)))
-    assert torch.equal(bits.view(torch.float16), given.to(torch.float16))
+        called(f"store_{lanes}_{kind}", given, narrow)
+        assert torch.equal(narrow.float().nan_to_num(7e30), given.to(dtype).float().nan_to_num(7e30)), (kind, lanes)
 
 
 LINES = """\
@@ -208,12 +173,6 @@ def test_lanes_told_apart_tables_and_rows_asked_for_ahead_are_right_in_cpp(tmp_p
             assert run(kernel.spec, kernel, library, sized, offset) == "", sized.label
 
 
-def test_a_version_that_no_call_reaches_is_not_written():
-    kernel = catalog.load("dequantize_nf4")  # its packs divide every size: a scalar version behind it once ran as well
-    text = source(kernel.spec, (kernel.folder / "reference.py").read_text(), device="cpu")
-    assert "by_16" in text and "by_1(" not in text and text.count("in_parallel(") == 2  # one is its definition
-
-
 BAGS = """\
 import torch
 
@@ -258,7 +217,7 @@ def test_a_state_that_a_slot_names_is_asked_for_ahead_outside_of_the_loop_over_i
 
 
 def test_square_roots_go_in_vectors(tmp_path):
-    text = "#define STREAM 0\n#define PARALLEL_FROM 1\n" + PRELUDE.read_text()
+    text = BEFORE + PRELUDE.read_text()
     text += (
         'extern "C" void roots(float* x, int64_t count) { for (int64_t i = 0; i < count; ++i) x[i] = sqrtf(x[i]); }\n'
     )

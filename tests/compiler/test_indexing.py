@@ -148,14 +148,6 @@ def test_a_row_that_is_changed_in_place_is_written_after_every_reduction_of_it(t
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_small_reductions_are_taken_by_every_thread_and_go_through_no_memory():
-    kernel = catalog.load("gated_delta_rule_step")
-    reference = (kernel.folder / "reference.py").read_text()
-    program = Meaning(kernel.spec, reference).program("bfloat16", 1)
-    assert len(program.kernels) == 1
-    check(program, reference)
-
-
 GROUPS = """\
 def reference(x, y, slot, state):
     groups = x.view(x.shape[0], 4, -1)

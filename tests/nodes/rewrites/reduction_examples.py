@@ -266,6 +266,10 @@ REDUCTIONS = {
     "rounds that are kept apart": Example(
         "canonicalize_reductions", norm(ROUNDS, FASTER_TRANSFORMER.replace("  if (lane == 0) shared", "  __syncthreads();\n  if (lane == 0) shared")),
     ),
+    "rounds, for the first warp": Example("canonicalize_reductions", norm(ROUNDS.replace("<float>", ""), HARRIS), ((
+        "const float s = blockReduceSum(sum);\n    if (threadIdx.x == 0) total = s +",
+        "sum = blockReduceSum(sum);\n    if (threadIdx.x == 0) total = sum +",  # others go on with what they have
+    ),)),
     "tree": Example("canonicalize_reductions", TREE, (
         ("rows, 256,", "rows, n,"), ("/ partial[0]", "/ partial[1]"), ("+= partial[threadIdx.x + s]", "+= 2 * partial[threadIdx.x + s]"),
         ("int s = blockDim.x / 2;", "int s = 16;"),  # 32 of the block's values

@@ -15,8 +15,8 @@ import pytest
 from harness.backends import cpu
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Source
-from tests.nodes.rewrites.native import FACTS, order
 from tests.nodes.rewrites.steps import SPEC
+from tests.nodes.rewrites.test_cpu_kernels import FACTS, order
 
 SETTLING = ["unflatten_loop"]
 """Of these, every trap's outcome is the same to the bit."""
@@ -131,7 +131,7 @@ static void halves(const float* a, float* b, size_t n) {
     for (int64_t i = 1; i < n; i += 3) { y[n + i - 1] = x[i]; y[n + i + 1] = y[n + i - 1]; }
 }""",
 }  # fmt: skip
-DEVICE = FACTS.model_copy(update={"last_level_cache_bytes": 1 << 12})
+DEVICE = FACTS
 
 
 def source() -> str:
