@@ -13,6 +13,7 @@ import statistics
 from harness.judge.search import spread_evenly
 from harness.records import Comparison
 from harness.timing import comparison
+from nodes import ledger
 from nodes.context import Context
 from nodes.state import Draft, State
 
@@ -36,6 +37,15 @@ def screen(draft: Draft, state: State, context: Context) -> Draft:
     if draft.candidate in (source, incumbent):
         return draft
     first = incumbent == source
+    known = ledger.trial(context.store, draft.candidate)
+    if first and known.gains and not known.official:
+        # Its coder's tools have timed this very source beside the baseline, in series as long as these.
+        medians, lows = ([getattr(g.speedup, end) for g in known.gains] for end in ("median", "low"))
+        mean, low = statistics.geometric_mean(medians), statistics.geometric_mean(lows)
+        if mean >= 1 and min(lows) > 0:
+            if low > 1 + comparison.MARGIN[evaluator.device] and min(medians) >= 1:
+                _offer(draft, f"{mean:.2f}x by its coder's tools", context)
+            return draft
     timed = [workload for workload in evaluator.suite() if workload.timed]
     cases = spread_evenly([(workload, cache) for workload in timed for cache in evaluator.caches(workload)], CASES)
     rivals = {"baseline": source} if first else {"baseline": source, "incumbent": incumbent}
@@ -52,9 +62,7 @@ def screen(draft: Draft, state: State, context: Context) -> Draft:
     if mean.high >= (LOSES_TO_BASELINE if first else LOSES) or any(one.median >= 1 for one in beside):
         slower = any(timing.comparison is Comparison.SLOWER for timing in found.timings)
         if first and mean.low > 1 + comparison.MARGIN[evaluator.device] and not slower:
-            file = context.offer(draft.candidate)
-            said = f"{mean.median:.2f}x ({mean.low:.2f} to {mean.high:.2f}) in a short comparison; {file} has it until a verdict is there"
-            context.say("first", f"{draft.plan.title}: {said}")
+            _offer(draft, f"{mean.median:.2f}x ({mean.low:.2f} to {mean.high:.2f}) in a short comparison", context)
         return draft
     than = "the baseline" if first else "the best so far"
     lost = (
@@ -62,3 +70,8 @@ def screen(draft: Draft, state: State, context: Context) -> Draft:
     )
     speedup = statistics.geometric_mean(timing.speedup.median for timing in found.timings)
     return draft.model_copy(update={"lost": lost, "brief_speedup": round(speedup, 4)})
+
+
+def _offer(draft: Draft, said: str, context: Context) -> None:
+    file = context.offer(draft.candidate)
+    context.say("first", f"{draft.plan.title}: {said}; {file} has it until a verdict is there")

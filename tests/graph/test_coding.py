@@ -143,6 +143,10 @@ def test_a_model_works_in_turns_until_it_submits(server: ModelServer, tmp_path: 
     assert {tool["function"]["name"] if interface == "chat" else tool["name"] for tool in server.requests[0]["body"]["tools"]} == {
         "compile", "check", "time", "profile", "read", "submit"
     }  # fmt: skip
+    measured = (ending.run.folder / "evaluations.log").read_text()
+    assert measured.count(f"contend {digest('speed 1.4' + chr(10))[:8]}") == 1, (
+        "what the tools timed is not screened anew"
+    )
     text = json.dumps(server.requests[-1]["body"])
     assert "no such thing" in text and "compiles" in text and "PASSED: 1 checks" in text and "1.400" in text
     assert "answer 3 of 16" in text
