@@ -41,10 +41,10 @@ def screen(draft: Draft, state: State, context: Context) -> Draft:
     if first and known.gains and not known.official:
         # Its coder's tools have timed this very source beside the baseline, in series as long as these.
         medians, lows = ([getattr(g.speedup, end) for g in known.gains] for end in ("median", "low"))
-        mean, low = statistics.geometric_mean(medians), statistics.geometric_mean(lows)
-        if mean >= 1 and min(lows) > 0:
+        middle, low = statistics.geometric_mean(medians), statistics.geometric_mean(lows)
+        if middle >= 1 and min(lows) > 0:
             if low > 1 + comparison.MARGIN[evaluator.device] and min(medians) >= 1:
-                _offer(draft, f"{mean:.2f}x by its coder's tools", context)
+                _offer(draft, f"{middle:.2f}x by its coder's tools", context)
             return draft
     timed = [workload for workload in evaluator.suite() if workload.timed]
     cases = spread_evenly([(workload, cache) for workload in timed for cache in evaluator.caches(workload)], CASES)

@@ -608,7 +608,9 @@ def test_what_loses_much_and_gains_nowhere_is_neither_searched_over_nor_timed_in
         width=1, compare_briefly=compare_briefly, tune=search, measure=measured, suite=lambda: (WORKLOAD,),
         caches=lambda _: ("cold", "hot"),
     )  # fmt: skip
-    context = SimpleNamespace(context=SimpleNamespace(evaluator=evaluator, say=lambda kind, text: None))
+    context = SimpleNamespace(
+        context=SimpleNamespace(evaluator=evaluator, store=Store(Path(tempfile.mkdtemp())), say=lambda kind, text: None)
+    )
     passed = verdict(2.0).model_copy(update={"timings": (), "suite": None})
     begun = draft("a", passed, build=Build(candidate="a" * 64, backend="cpu", ok=True))
     state = State(
@@ -657,6 +659,7 @@ def test_the_first_candidate_is_a_file_as_soon_as_a_short_comparison_shows_it_fa
     )  # fmt: skip
     context = SimpleNamespace(
         evaluator=evaluator,
+        store=Store(Path(tempfile.mkdtemp())),
         say=lambda kind, text: said.append((kind, text)),
         offer=lambda candidate: offers.append(candidate) or "best.cpp",
     )
