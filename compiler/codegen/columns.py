@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sympy
 
-from compiler.codegen.kernels import KernelFunction, accumulators, finished, open_text, signature, wait
+from compiler.codegen.kernels import KernelFunction, accumulators, finish_function, open_text, signature, wait
 from compiler.codegen.levels import hoist, indent, parts_of, run_pass
 from compiler.codegen.text import FOLD_OF
 from compiler.draft.expressions import loads_of
@@ -84,4 +84,6 @@ def columns_function(
     if folds:
         top.line("leave_cluster<Split>();")
     head = ("template <int Lanes, int Deep, int Split, int Unroll>", "__global__ void __launch_bounds__(Lanes * Deep)")
-    return finished(text, name, head, parameters, arguments, top, mark, roots, stores, kept=step, waits=not ahead)
+    return finish_function(
+        text, name, head, parameters, arguments, top, mark, roots, stores, kept=step, waits=not ahead
+    )

@@ -306,12 +306,12 @@ def rows_function(
         _bytes(_still_needed(text, passes, again_by), beside) + 4 * text.width * len(holds),
     )
     made_at_once = (2 if loops == 1 else 1) if online else 0
-    return finished(
+    return finish_function(
         text, name, opening, parameters, arguments, top, mark, roots, stores, kept=bytes, online=made_at_once
     )
 
 
-def finished(
+def finish_function(
     text: Text, name: str, head: tuple[str, str], parameters: list[str], arguments: list[str], top: Scope, mark: int, roots: list[Expr],
     stores: list[StoreStatement], first: str = "", **said: Any,
 ) -> KernelFunction:  # fmt: skip
@@ -465,4 +465,4 @@ def elements_function(
         f"        if ({pack} < {end}) {{", *body.lines, "        }", "    }",
     ]  # fmt: skip
     head = ("template <int Threads, int Items>", "__device__ __forceinline__ void")
-    return finished(text, name, head, parameters, arguments, top, mark, roots, stores, first="unsigned block")
+    return finish_function(text, name, head, parameters, arguments, top, mark, roots, stores, first="unsigned block")

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from graph.bringing.calls import Calls
-from graph.bringing.names import COLUMNS, ELEMENTS, ROWS, alike, dtype_in, dtype_name, stacked
+from graph.bringing.names import COLUMNS, ELEMENTS, ROWS, alike, dtype_in, dtype_name, stack_integers
 from harness.backends import form_of
 from harness.capture import distribution_of
 from harness.capture.extents import axis_name
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Arguments(Calls):
+class SpecArguments(Calls):
     def _arguments(self) -> tuple[list[str], dict[str, str]]:
         """The spec's arguments as Python, and the calls' names -> the spec's."""
         self.find_dtypes()
@@ -127,7 +127,7 @@ class Arguments(Calls):
             return ""
         if tensors[0].dtype.is_complex or str(tensors[0].dtype) == "torch.bool":
             return "integers:0:2"
-        low, high = (int(getattr(stacked(tensors), end)()) for end in ("min", "max"))
+        low, high = (int(getattr(stack_integers(tensors), end)()) for end in ("min", "max"))
         return self._integers(name, tensors, low, high)
 
     def _integers(self, name: str, tensors: list[torch.Tensor], low: int, high: int) -> str:

@@ -81,7 +81,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
+def stack_integers(tensors: list[torch.Tensor]) -> torch.Tensor:
     import torch
 
     return torch.cat([tensor.flatten().long() for tensor in tensors if tensor.numel()])

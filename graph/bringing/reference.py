@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from graph.bringing.arguments import Arguments
+from graph.bringing.arguments import SpecArguments
 from graph.bringing.names import dtype_name
 from harness.capture.extents import axis_name
 from harness.capture.written import WIDE, WIDE_SOURCE, DtypeOf, Number
 
 
-class Reference(Arguments):
+class Reference(SpecArguments):
     def _reference(self, names: dict[str, str]) -> None:
         import torch
 

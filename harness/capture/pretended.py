@@ -21,7 +21,7 @@ BUILDERS = frozenset(("ninja", "nvcc", "cmake", "make", "hipcc"))
 """Programs that an engine's own loader starts; while a test is watched they build nothing."""
 
 
-def pretended(torch: Any) -> list[tuple[Any, str, Any]]:
+def pretend_device(torch: Any) -> list[tuple[Any, str, Any]]:
     """(module, name, what it is in place of its own)."""
 
     def nothing(*_given: Any, **_named: Any) -> None:

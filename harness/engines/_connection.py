@@ -34,7 +34,7 @@ join)."""
 LOOK_S = 1.0
 
 
-class Connection:
+class ClusterConnection:
     """To a scheduler. Safe for several threads. Close it."""
 
     def __init__(self, choice: EngineChoice, wanted: str, say: Say) -> None:

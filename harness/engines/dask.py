@@ -28,7 +28,7 @@ from harness.cluster.places import own_cores
 from harness.cluster.scheduler import FAILURES
 from harness.cluster.worker import Cancelled, JobElsewhere, Lacking, answer, content_key, hold
 from harness.engines import Cores, Engine, EngineChoice, EngineError, Say
-from harness.engines._connection import LOOK_S, Connection
+from harness.engines._connection import LOOK_S, ClusterConnection
 from harness.evaluate import Evaluator
 from harness.jobs import Job, JobAnswer
 from harness.once import Once
@@ -45,7 +45,7 @@ class Moved(Exception):
     """The worker that a job was to go to is not there any more."""
 
 
-class Cluster(Connection):
+class Cluster(ClusterConnection):
     """Jobs carried out. Safe for several threads. Close it."""
 
     def __init__(self, choice: EngineChoice, wanted: str, say: Say) -> None:

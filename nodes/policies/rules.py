@@ -18,7 +18,7 @@ from kernels.spec import Device, Workload, expression
 from nodes import compiling, drafting
 from nodes.options import Role
 from nodes.policies import answers
-from nodes.policies.search import Search, apply_step, joined_forms
+from nodes.policies.search import Search, apply_step, join_forms
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.roles import (
@@ -221,7 +221,7 @@ def _two_forms(request: CoderRequest, version: Version) -> CoderAnswer:
     if request.repair:
         return CoderAnswer(reason="two forms that are right each for itself fail together")
     try:
-        text = joined_forms(request.source, request.other, request.device.device, request.spec, version)
+        text = join_forms(request.source, request.other, request.device.device, request.spec, version)
     except Unsupported as reason:
         return CoderAnswer(reason=f"the two forms cannot stand in one file: {reason}")
     return CoderAnswer(source=text, reason=request.plan.title)

@@ -46,7 +46,7 @@ SAYS_NOTHING = ("REFUSED", "NO_CANDIDATE", Outcome.CHEATED)
 accusation made on a busy machine, for no rewrite cheats."""
 
 
-def joined_forms(text: str, other: str, language: str, spec: Spec, version: Version) -> str:
+def join_forms(text: str, other: str, language: str, spec: Spec, version: Version) -> str:
     """Both forms in one file. Raises Unsupported where they cannot be."""
     try:
         return multiversion(_parsed(text, language), _parsed(other, language), spec, version)
@@ -367,9 +367,7 @@ class Search:
             if (base, steps) in self.tried or not {base, version.candidate} <= self.sources.keys():
                 continue
             try:
-                text = joined_forms(
-                    self.sources[base], self.sources[version.candidate], language, request.spec, version
-                )
+                text = join_forms(self.sources[base], self.sources[version.candidate], language, request.spec, version)
             except Unsupported:
                 continue
             name = self._structure(text)
