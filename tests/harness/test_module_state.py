@@ -15,8 +15,9 @@ from harness.farside import module_state
 from harness.farside.describe import Trial
 from harness.farside.nest import UnfitProblem
 from harness.judge import rows, verification
+from harness.judge.comparisons import ComparisonRequest, withhold_doubtful
 from harness.problems.pytorch import Problem, open_problem
-from harness.records import Outcome, Verdict
+from harness.records import Comparison, Interval, Outcome, Suite, Verdict
 from harness.store import Store
 from kernels.catalog import KernelError
 
@@ -402,9 +403,16 @@ def test_who_leaves_out_weights_that_begin_as_a_constant_is_warned_of_and_never_
     path.write_text(NORMED + INPUTS)
     text = NORMED.replace("class Model(", "class ModelNew(").replace("self.norm(self.linear(x))", forward)
     with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as evaluator:
-        verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
-    assert verdict.passed, verdict.reason
-    assert (verification.UNFOLLOWED in verdict.warnings) is left_out, verdict.warnings
+        build = evaluator.build(evaluator.store.put(text))
+        verdict = evaluator.verify(build)
+        assert verdict.passed, verdict.reason
+        assert (verification.UNFOLLOWED in verdict.warnings) is left_out, verdict.warnings
+        if left_out:
+            faster = Suite(speedup=Interval(median=2, low=1.9, high=2.1), comparison=Comparison.FASTER)
+            timed = Verdict.model_construct(**dict(verdict.model_copy(update={"suite": faster})))
+            request = ComparisonRequest(build, {"baseline": evaluator.store.put(NORMED + INPUTS)})
+            held = withhold_doubtful(evaluator, request, timed)
+            assert held.suite is not None and held.suite.comparison is Comparison.UNCLEAR
 
 
 def test_a_module_may_return_a_weight_of_its_own(tmp_path: Path):
