@@ -228,6 +228,7 @@ const dim3 blocks(rows, 1, 1);
   }""", "const float* x, const float* w, float* y, int n", "#define WARP 32\ntemplate <int width>", "const float* x, const float* w, float* y",
 )  # fmt: skip
 TO_ROWS = "single_assignment symbolic_block_size canonicalize_reductions vectorize "
+PART = "  double part = double(sum);\n  part = blockReduceSum<double>(part);"
 LOG = "logf(sumvals[0]);"
 THE_SAME = "val = warpReduceSum<T>(val);\n  return"
 
@@ -263,6 +264,9 @@ REDUCTIONS = {
         "canonicalize_reductions", norm(CALL, LARGEST.replace("(T)(0.0f)", "-1e20f")).replace("sum += v * v;", "sum = fmaxf(sum, v * v);"),
         reads=("fmaxf(block_max<0>(sum), -1e20f);",),
     ),
+    "the largest of doubles": Example("canonicalize_reductions", norm(
+        PART + TOLD.replace("sqrtf(sum)", "sqrtf(float(part))"), LARGEST.replace("fmaxf(", "fmax(").replace("(T)(0.0f)", "shared[0]")
+    ).replace("sum += v * v;", "sum = fmaxf(sum, v * v);"), ((PART, PART.replace("double", "__half")), (PART, PART.replace("double", "T")))),
     "rounds that are kept apart": Example(
         "canonicalize_reductions", norm(ROUNDS, FASTER_TRANSFORMER.replace("  if (lane == 0) shared", "  __syncthreads();\n  if (lane == 0) shared")),
     ),
