@@ -60,8 +60,10 @@ def expand(low: Lowering, a: Value, *_, **__):
 def narrow(low: Lowering, a: Value, dim=0, start=None, end=None, step=1):
     dim %= len(a.shape)
     start = number(0 if start is None else start)
-    if start.is_Integer and start < 0:
-        start = a.shape[dim] + start
+    if (
+        start < 0 if start.is_Integer else low.program.estimate(start) < 0
+    ):  # x[-n:]: the exporter has asked for its sign, too
+        start = sympy.expand(a.shape[dim] + start)
     if start.is_Integer and a.shape[dim].is_Integer:
         start = max(0, min(start, a.shape[dim]))
     return _moved(low, a, {dim: (start, number(step))})

@@ -26,6 +26,9 @@ RIGHT = {
         "return x.masked_fill(m, float('-inf')).softmax(-1)", "[torch.randn(4, 7, 7)]",
     ),
     "more of the end than there is": problem("return x[:, -256:].tanh(), x[:, -40:-30] * 2", f"[{BATCH}]"),
+    "as many of the end as another has": problem(
+        "return torch.cat((y, x))[-x.shape[0]:] * 2 + x", "[torch.randn(5, 37), torch.randn(7, 37)]"
+    ),
     "bytes that wrap": problem(
         "return (x - y).float(), (x + y) > 100, -x, x * y, x.to(torch.int8) + 100",
         "[torch.randint(0, 256, (5, 37), dtype=torch.uint8), torch.randint(0, 256, (5, 37), dtype=torch.uint8)]",
