@@ -37,7 +37,7 @@ def bring(
         )
     try:
         taken = None if is_python(text) else read_function(text, symbol)
-        if "::test" in target or re.search(r"\.py::", target):
+        if "::test" in target or re.search(r"\.py(::|$)", target):
             calls, reference, more = watch_test(
                 target, function or bare_name(symbol), source if taken is None else None, is_named=bool(function)
             )

@@ -107,7 +107,7 @@ def test_the_engines_own_python_runs_up_to_the_operator_that_is_not_built(engine
 
 def test_a_function_of_tritons_is_seen_where_it_is_called(engine: Path) -> None:
     to = engine / "made"
-    said = list(bring(f"{engine}/tests/test_add.py::test_add", engine / "engine_x" / "triton_ops.py", "add", to))
+    said = list(bring(f"{engine}/tests/test_add.py", engine / "engine_x" / "triton_ops.py", "add", to))
     spec = catalog.load(str(to)).spec
     assert [(t.name, t.role, t.shape) for t in spec.tensors] == [
         ("x", "input", ("count",)),
