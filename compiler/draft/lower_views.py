@@ -60,9 +60,8 @@ def expand(low: Lowering, a: Value, *_, **__):
 def narrow(low: Lowering, a: Value, dim=0, start=None, end=None, step=1):
     dim %= len(a.shape)
     start = number(0 if start is None else start)
-    if (
-        start < 0 if start.is_Integer else low.program.estimate(start) < 0
-    ):  # x[-n:]: the exporter has asked for its sign, too
+    known = start.subs(low.program.hints)  # x[-n:]: the exporter has asked for its sign, too
+    if known < 0 if known.is_number else known.is_negative:
         start = sympy.expand(a.shape[dim] + start)
     if start.is_Integer and a.shape[dim].is_Integer:
         start = max(0, min(start, a.shape[dim]))
