@@ -48,6 +48,7 @@ REDUCE: dict[str, Callable[..., torch.Tensor]] = {
 }  # fmt: skip
 SCAN: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.cumsum, "prod": torch.cumprod, "max": lambda x, dim: torch.cummax(x, dim)[0], "min": lambda x, dim: torch.cummin(x, dim)[0],
+    "log_add": torch.logcumsumexp,
 }  # fmt: skip
 
 

@@ -89,7 +89,13 @@ def _topk(before, low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True)
 # ------------------------------------------------------------------------------------------ scans
 
 
-SCANS = {"scan_sum": "cumsum", "scan_prod": "cumprod", "scan_max": "cummax", "scan_min": "cummin"}
+SCANS = {
+    "scan_sum": "cumsum",
+    "scan_prod": "cumprod",
+    "scan_max": "cummax",
+    "scan_min": "cummin",
+    "scan_log_add": "logcumsumexp",
+}
 EXTREMES = ("scan_max", "scan_min")
 """Those that answer places, too."""
 

@@ -20,7 +20,7 @@ from compiler.selects import SelectedProgram
 
 PHASES = "phases"
 """The layout."""
-SCANS = {"scan_sum": "sum", "scan_prod": "prod", "scan_max": "max", "scan_min": "min"}
+SCANS = {"scan_sum": "sum", "scan_prod": "prod", "scan_max": "max", "scan_min": "min", "scan_log_add": "log_add"}
 SCATTERS = {"map": "", "add": "sum", "scatter_max": "max", "scatter_min": "min"}
 """What is stored at places, and how it joins what is there."""
 SORTS = ("sort", "sort_falling")

@@ -201,8 +201,8 @@ def _is_rising(halved: Expr, phase: Phase) -> bool:
 
 
 def _start(fold: str, type: str) -> str:
-    if fold in ("max", "min"):
-        return _extreme(type, fold == "max")
+    if fold in ("max", "min", "log_add"):
+        return _extreme(type, fold != "min")
     return number_text({"sum": 0, "prod": 1, "any": 0, "all": 1}[fold], type)
 
 

@@ -26,7 +26,7 @@ from compiler.schedule import WARP
 
 HALVES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float8_e4m3fn: "__nv_fp8_e4m3"}
 BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_right": ">>", "shift_left": "<<"}
-FOLD_OF = {"sum": "a + b", "prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)", "any": "a || b", "all": "a && b"}  # fmt: skip
+FOLD_OF = {"sum": "a + b", "prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)", "any": "a || b", "all": "a && b", "log_add": "log_add(a, b)"}  # fmt: skip
 
 
 MOST_STAGED = 256

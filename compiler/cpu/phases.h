@@ -66,6 +66,13 @@ inline void phase_fold(int64_t kept, int64_t length, T identity, Element element
     }
 }
 
+// log(exp(a) + exp(b)); of infinities and NaN the larger.
+template <typename T>
+inline T log_add(T a, T b) {
+    const T most = maximum(a, b);
+    return most - most == T(0) ? most + std::log1p(std::exp(minimum(a, b) - most)) : most;
+}
+
 // Step by step, columns side by side.
 template <typename T, typename Element, typename Put, typename Join>
 inline void phase_scan(int64_t columns, int64_t length, T identity, Element element, Put put, Join join) {

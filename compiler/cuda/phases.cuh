@@ -259,6 +259,13 @@ __device__ __forceinline__ void phase_scan_rows(Span span, int64_t rows, int64_t
     }
 }
 
+// log(exp(a) + exp(b)); of infinities and NaN the larger.
+template <typename T>
+__device__ __forceinline__ T log_add(T a, T b) {
+    const T most = maximum(a, b);
+    return most - most == T(0) ? most + log1p(exp(minimum(a, b) - most)) : most;
+}
+
 // put(column, step, the reduction up to that step): a column by as many threads as there are for it, each of which takes a part of it twice.
 template <typename T, typename Span, typename Element, typename Put, typename Join>
 __device__ __forceinline__ void phase_scan(Span span, int64_t columns, int64_t length, T identity, Element element, Put put, Join join) {

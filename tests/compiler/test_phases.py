@@ -181,7 +181,7 @@ def reference(x, ids, edge):
     total = x.kthvalue(3, -1, keepdim=True).values * edge + x.median(-1, keepdim=True).values + x.median(0).values + x.median()
     total = total + torch.quantile(x, 0.3, dim=-1, keepdim=True) + x.unfold(1, 4, 2).sum(-1)[:, :1] + torch.copysign(x, edge)
     total = total + torch.diag_embed(x).sum(-1) + x.masked_scatter(x > 0, x.flip(0)) + torch.histc(x, 4, -1, 1).sum()
-    total = total + torch.linalg.cross(x[:, :3], x[:, 3:6]).sum(-1, keepdim=True)
+    total = total + torch.linalg.cross(x[:, :3], x[:, 3:6]).sum(-1, keepdim=True) + x.logcumsumexp(-1)
     return {name: total if name == "joined" else x if TYPES[name] else ids for name in TYPES} | {"few": x[:, :9]}
 """
 WINDOWS = """\
