@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import TorchFunctionMode
 
 from compiler.compositions import COMPOSED
+from compiler.draft.complex_numbers import complex_parts
 from compiler.draft.index import Ranges, divide
 from compiler.draft.lowering import LOWERINGS
 from compiler.draft.tensors import NoDraft
@@ -140,6 +141,11 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
             *given.values(), *sizes.values()
         )
     graph = module.graph
+    for node in list(graph.nodes):
+        with mode:
+            parts = complex_parts(node) if node.op == "call_function" else None
+        if parts is not None:
+            node.replace_all_uses_with(parts)
     graph.eliminate_dead_code()
     held = {node: getattr(module, str(node.target)) for node in graph.nodes if node.op == "get_attr"}
     pinned = [symbols[str(symbol)] for symbol in environment.replacements if str(symbol) in symbols]

@@ -195,7 +195,9 @@ def reference(x, ids, edge):
     grid = edge[:8].view(1, 1, 4, 2).expand(x.shape[0], 1, 4, 2)
     sampled = torch.nn.functional.grid_sample(image, grid, align_corners=True).flatten(1)[:, :1]
     turned = torch.bmm(x[:, :4].unflatten(1, (2, 2)), x[:, 4:8].unflatten(1, (2, 2))).flatten(1)[:, :1]
-    total = (mixed + sampled + turned).expand(x.shape)
+    one, other = (torch.view_as_complex(part.contiguous()) for part in (x[:, :8].unflatten(1, (4, 2)), edge[:8].view(4, 2)))
+    spun = torch.view_as_real(one * other / (1 + other.abs())).flatten(1)[:, 3:4]
+    total = (mixed + sampled + turned + spun).expand(x.shape)
     return {name: total if name == "joined" else x if TYPES[name] else found.expand(ids.shape) for name in TYPES} | {"few": x[:, :9]}
 """
 
