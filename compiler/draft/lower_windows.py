@@ -93,12 +93,14 @@ def _pool_axes(a: Value, rank: int):
 
 
 def _max_pool(low: Lowering, a: Value, window, stride, padding, dilation, dtype):
-    rank = len(window)
-    overlap = any(s < w for s, w in zip(stride, window, strict=True))
-    _ready(low, a, overlap)
-    lowest = constant(float("-inf"), COMPUTED[dtype])
-    windows, _ = _windows(low, a, window, stride, padding, dilation, lowest, dtype)
-    return low.program.fold("max", windows, _pool_axes(a, rank), [dtype])[0]
+    windows = _above_lowest(low, a, window, stride, padding, dilation, dtype)
+    return low.program.fold("max", windows, _pool_axes(a, len(window)), [dtype])[0]
+
+
+def _above_lowest(low: Lowering, a: Value, window, stride, padding, dilation, dtype) -> Value:
+    """Windows whose padding is below everything."""
+    _ready(low, a, any(s < w for s, w in zip(stride, window, strict=True)))
+    return _windows(low, a, window, stride, padding, dilation, constant(-math.inf, COMPUTED[dtype]), dtype)[0]
 
 
 def max_pool(low: Lowering, a, window, stride=(), padding=0, dilation=1, *_, rank: int):
@@ -149,16 +151,16 @@ def max_pool_with_indices(low: Lowering, a, window, stride=(), padding=0, dilati
     window = _many(window, rank)
     stride = _many(stride, rank) if stride else window
     given = window, stride, _many(padding, rank), _many(dilation, rank)
-    return _max_pool(low, a, *given, a.dtype), _places_of(low, a, *given) if placed else None
+    places = _places_of(low, a, *given) if placed else None
+    return None if placed and places is None else (_max_pool(low, a, *given, a.dtype), places)
 
 
 def _places_of(low: Lowering, a: Value, window, stride, padding, dilation) -> Value | None:
     """Where the largest of each window lies in its plane: the first one, or the last NaN, as torch has it."""
     rank, lead, zero = len(window), len(a.shape) - len(window), index_value(sympy.S.Zero)
-    if math.prod(window) > MOST_PLACED or any(step != 1 for step in dilation):
+    if math.prod(window) > MOST_PLACED or any(step != 1 for step in dilation) or not a.dtype.is_floating_point:
         return None
-    least = constant(-math.inf if a.dtype.is_floating_point else torch.iinfo(a.dtype).min, a.type)
-    windows, _ = _windows(low, a, window, stride, padding, dilation, least, a.dtype)
+    windows = _above_lowest(low, a, window, stride, padding, dilation, a.dtype)
 
     def element(position):
         largest = found = None

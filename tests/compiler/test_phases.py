@@ -210,3 +210,20 @@ def test_functions_by_others_that_are_lowered_are_right(reference, tmp_path):
     (tmp_path / "candidate.cu").write_text(source(kernel.spec, reference))
     done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_places_in_large_windows_are_refused(tmp_path):
+    reference = """\
+import torch
+
+
+def reference(x, ids, edge):
+    image = x[:, None, :32].unflatten(2, (4, 8))
+    found = torch.nn.functional.max_pool2d(image, (4, 5), stride=1, return_indices=True)[1].flatten(1)[:, :1].expand(ids.shape)
+    return {name: x for name in ("ordered", "total", "most", "kept", "joined")} | {
+        name: found for name in ("places", "counts", "back", "level", "ranks", "most_ids")
+    } | {"few": x[:, :9]}
+"""
+    kernel = folder_of(tmp_path, reference, ((3, 64),))
+    with pytest.raises(NoProgram, match="max_pool2d"):
+        source(kernel.spec, reference)
