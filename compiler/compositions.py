@@ -30,7 +30,7 @@ def _one_hot(x, num_classes=-1):
 
 
 def _ranked(x, rank, dim, keepdim):
-    """The element at a rank (from 0) along an axis, and its place; the last one, NaN if there is any, where the rank is that of NaN."""
+    """The element at a rank (from 0) along an axis, where NaN is the largest, and its place."""
     values, places = torch.sort(x, dim=dim, stable=True)
     found = values.narrow(dim, rank, 1), places.narrow(dim, rank, 1)
     return found if keepdim else tuple(one.squeeze(dim) for one in found)
@@ -95,10 +95,8 @@ def _masked_scatter(x, mask, source):
 
 def _cross(x, other, *, dim=-1):
     """Of vectors of three."""
-    a, b = (one.movedim(dim, -1) for one in (x, other))
-    first, second = ([one[..., (n + by) % 3] for n in range(3)] for one, by in ((a, 1), (b, 2)))
-    third, fourth = ([one[..., (n + by) % 3] for n in range(3)] for one, by in ((a, 2), (b, 1)))
-    return torch.stack([p * q - r * s for p, q, r, s in zip(first, second, third, fourth, strict=True)], -1).movedim(-1, dim)  # fmt: skip
+    a, b = ([one.select(dim, n) for n in range(3)] for one in (x, other))
+    return torch.stack([a[n - 2] * b[n - 1] - a[n - 1] * b[n - 2] for n in range(3)], dim)
 
 
 def _histc(x, bins=100, min=0, max=0):

@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import TorchFunctionMode
 
 from compiler.compositions import COMPOSED
+from compiler.draft.algebra import rewritten
 from compiler.draft.complex_numbers import complex_parts
 from compiler.draft.index import Ranges, divide
 from compiler.draft.lowering import LOWERINGS
@@ -124,10 +125,10 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     if "dtype" in accepted - spec.scalars.keys():
         fixed["dtype"] = getattr(torch, dtype)
     given = {**tensors, **floats}
-    more = (torch.ops.aten.grid_sampler_2d.default,)
+    sampler = torch.ops.aten.grid_sampler_2d.default
     every = {
         **core_aten_decompositions(),
-        **{op: decomposition_table[op] for op in more},
+        sampler: decomposition_table[sampler],
         torch.ops.aten.native_layer_norm.default: _layer_norm,
     }
     table = {op: how for op, how in every.items() if str(op) not in LOWERINGS}
@@ -141,12 +142,8 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
             *given.values(), *sizes.values()
         )
     graph = module.graph
-    for node in list(graph.nodes):
-        with mode:
-            parts = complex_parts(node) if node.op == "call_function" else None
-        if parts is not None:
-            node.replace_all_uses_with(parts)
-    graph.eliminate_dead_code()
+    with mode:
+        rewritten(graph, (complex_parts,))
     held = {node: getattr(module, str(node.target)) for node in graph.nodes if node.op == "get_attr"}
     pinned = [symbols[str(symbol)] for symbol in environment.replacements if str(symbol) in symbols]
     if pinned:

@@ -157,7 +157,7 @@ def _reduced(low: Lowering, a: Value, dim, indices: Value, source: Value, reduce
         place = cast(indices.at(position if along else [position[dim]]), "int64_t")
         return [place if n == dim else p for n, p in enumerate(position)]
 
-    def made(kind: str, start, element, dtype: torch.dtype = dtype) -> Value:
+    def made(kind: str, start, element) -> Value:
         return into(low, low.program.formula(a.shape, dtype, start, low.name), kind, shape, element, at)
 
     start = lambda position: cast(a.at(position), type)  # noqa: E731

@@ -16,6 +16,7 @@ from .complex_numbers import complex_parts
 from .inserting import insert
 
 aten = torch.ops.aten
+Rule = Callable[[fx.Node], fx.Node | None]
 SCALING = ("aten.mul.Tensor", "aten.div.Tensor", "aten.mul.Scalar", "aten.div.Scalar")
 PANELS = 4
 """Row panels of a triangular product. More panels leave out more products and keep fewer multiprocessors busy."""
@@ -49,13 +50,13 @@ transposed_convolution_sums = Own(
 )
 
 
-def rewritten(graph: fx.Graph) -> list[tuple[str, str]]:
+def rewritten(graph: fx.Graph, rules: tuple[Rule, ...]) -> list[tuple[str, str]]:
     """Applies every rule wherever it holds; those that did, each with the first line of its algebra."""
     applied = []
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
-        for rule in RULES:
+        for rule in rules:
             new = rule(node)
             if new is not None:
                 node.replace_all_uses_with(new)
@@ -353,7 +354,7 @@ def _window(node: fx.Node, weight: fx.Node, ks) -> fx.Node:
     return weight
 
 
-RULES: tuple[Callable[[fx.Node], fx.Node | None], ...] = (
+RULES: tuple[Rule, ...] = (
     diagonal_product,
     triangle_of_product,
     summed_linear,

@@ -19,7 +19,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from .algebra import is_size, rewritten, slice_of
+from .algebra import RULES, is_size, rewritten, slice_of
 from .exported import Exported, export
 from .inserting import insert
 from .lower_recurrent import EXPLAINED, padded_weights, recurrence
@@ -47,7 +47,7 @@ def followed(problem: str, exported: Exported, dtype: torch.dtype | None) -> lis
     """Replaces loops and rewrites the graph, and leaves the steps' number open where that can be. What was done, explained."""
     graph = exported.graph.graph
     loops = own_loops(graph)
-    rules = [EXPLAINED] * len(loops) + rewritten(graph)
+    rules = [EXPLAINED] * len(loops) + rewritten(graph, RULES)
     names = [s.arg.name for s in exported.graph.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
     places = {names.index(chain.x.name) for chain in loops if chain.axis == 0 and chain.x.name in names}
     for place in places:
@@ -64,7 +64,7 @@ def _same_with_fewer(problem: str, exported: Exported, place: int, dtype: torch.
         return False
     graph = fewer.graph.graph
     own_loops(graph)
-    rewritten(graph)
+    rewritten(graph, RULES)
     return _plain(graph) == _plain(exported.graph.graph)
 
 

@@ -76,7 +76,7 @@ def test_rules_that_apply_change_no_result(tmp_path):
 
 
 def test_no_rule_applies_beside_its_pattern():
-    assert rewritten(export(together(BESIDE.values())).graph.graph) == []
+    assert rewritten(export(together(BESIDE.values())).graph.graph, RULES) == []
 
 
 def test_weights_that_are_loaded_are_prepared_again(tmp_path):
