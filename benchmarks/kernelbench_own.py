@@ -46,6 +46,7 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from rich.console import Console
@@ -232,7 +233,7 @@ class Session:
         if self.options.drafts:
             shutil.copytree(self.options.drafts / "drafts", self.out / "drafts", dirs_exist_ok=True)
         import_what_it_imports()
-        draft(SMALLEST, "cuda")  # imports what the exporter does, and takes 3 s, before any fork
+        draft_unseen(SMALLEST)  # imports what the exporter does, and takes 3 s, before any fork
         self.rand = build(self.out)
         self.to_compile = [] if self.options.no_compile else self.problems[: self.options.sample]
         measure = self.to_compile or [problem for problem in self.problems if problem.row is None]
@@ -457,6 +458,13 @@ def memory(path: Path) -> tuple[int, int]:
         return inputs, UNKNOWN_BYTES * inputs + CONTEXT_BYTES
 
 
+def draft_unseen(text: str) -> str:
+    """A draft for CUDA that no GPU is looked at for, as in the program's own processes: torch makes a context for the first fake
+    tensor where it sees a GPU, and refuses CUDA to every fork after that."""
+    with patch.object(torch.cuda, "is_available", lambda: False):
+        return draft(text, "cuda")
+
+
 def prepare(problem: Problem, drafts: Path, capability: tuple[int, int] | None) -> dict[str, Any]:
     """Drafts where no draft is there yet; compiles it where a capability is given. {why: "" or a sentence, draft_s, build_s}.
 
@@ -465,7 +473,7 @@ def prepare(problem: Problem, drafts: Path, capability: tuple[int, int] | None) 
     began = time.monotonic()
     if not path.is_file():
         try:
-            source = draft(problem.path.read_text(encoding="utf-8-sig"), "cuda")
+            source = draft_unseen(problem.path.read_text(encoding="utf-8-sig"))
         except NoDraft as none:
             return {"why": f"no draft: {none}"}
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -174,18 +174,19 @@ def changes(run: RunFolder, result: Result, of: Path | None) -> tuple[str, str]:
             else kernel.baseline(result.device, settings.baseline)[1]
         )
     try:
-        own = of.read_text(encoding="utf-8")
+        on_disk = of.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{of} cannot be read: {error}") from None
-    name = _in_its_repository(of)
+    name, own = _in_its_repository(of), on_disk.replace("\r\n", "\n")
     headers = {where: text.decode(errors="replace") for where, text in kernel.headers.items()}
+    plain = {where: text.replace("\r\n", "\n") for where, text in headers.items()}
     after = patch.patch_files(
-        kernel.spec, own, baseline, winner, name, result.device, headers, packaged=(of.parent / "__init__.py").exists()
+        kernel.spec, own, baseline, winner, name, result.device, plain, packaged=(of.parent / "__init__.py").exists()
     )
     architecture = result.facts.architecture if result.facts is not None else "sm_90"
     built = patch.compile_patched(kernel, own, after, name, result.device, architecture)
     if name in after:
-        return patch.diff({name: own}, after), built
+        return patch.diff({name: on_disk}, after), built
     where = {header: _in_its_repository(kernel.folder / header) for header in after}
     before = {where[header]: headers[header] for header in after if header in headers}
     return patch.diff(before, {where[header]: text for header, text in after.items()}), built

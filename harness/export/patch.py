@@ -416,18 +416,32 @@ def pointers(winner: str, entry: str) -> list[str]:
 
 
 def diff(before: dict[str, str], after: dict[str, str]) -> str:
-    """As `git apply` takes it: a file that is not in `before` is a new one."""
+    """As `git apply` takes it: a file that is not in `before` is a new one. before: with line ends as they are on disk, which stay."""
     made = []
     for name, text in after.items():
         there = name in before
-        old = before[name].splitlines(keepends=True) if there else []
-        rows = difflib.unified_diff(
-            old, text.splitlines(keepends=True), f"a/{name}" if there else "/dev/null", f"b/{name}"
-        )
+        old = lines_of(before[name]) if there else []
+        rows = difflib.unified_diff(old, _ended_as(old, text), f"a/{name}" if there else "/dev/null", f"b/{name}")
         body = "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
         if body:
             made.append(f"diff --git a/{name} b/{name}\n{'' if there else 'new file mode 100644' + chr(10)}{body}")
     return "".join(made)
+
+
+def lines_of(text: str) -> list[str]:
+    """Ends kept; split at line feeds alone, as diff and patch do."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def _ended_as(old: list[str], text: str) -> list[str]:
+    """The text's lines: one that was there ends as it did, a new one as most do."""
+    new = lines_of(text.replace("\r\n", "\n"))
+    same = [line.replace("\r\n", "\n") for line in old]
+    windows = 2 * sum(line.endswith("\r\n") for line in old) > len(old)
+    made = [line.replace("\n", "\r\n") if windows else line for line in new]
+    for block in difflib.SequenceMatcher(None, same, new, autojunk=False).get_matching_blocks():
+        made[block.b : block.b + block.size] = old[block.a : block.a + block.size]
+    return made
 
 
 def compile_patched(

@@ -49,6 +49,15 @@ def test_a_winner_in_the_files_own_form_replaces_its_text(tmp_path: Path, end: s
     assert applied(tmp_path, {"csrc/k.cu": own}, after) == {"csrc/k.cu": own.replace("b", "c")}
 
 
+def test_line_ends_stay_as_they_are_on_disk(tmp_path: Path) -> None:
+    before = "// a\r\n// form\x0cfeed\r\nint f();\n// end\r\n"
+    after = before.replace("\r\n", "\n").replace("// end", "// c\n// end")
+    (tmp_path / "k.cu").write_bytes(before.encode())
+    made = patch.diff({"k.cu": before}, {"k.cu": after})
+    subprocess.run(["git", "apply", "--whitespace=nowarn", "-"], input=made.encode(), cwd=tmp_path, check=True)
+    assert (tmp_path / "k.cu").read_bytes().decode() == before.replace("// end", "// c\r\n// end")
+
+
 @pytest.mark.parametrize(("own", "name"), [(STABLE, "act.cpp"), (TVM_FFI, "act.cuh")])
 def test_a_plain_winner_is_called_from_the_host_function_and_nothing_else_changes(
     tmp_path: Path, own: str, name: str
