@@ -5,20 +5,26 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness import jobs
 from harness.evaluate import Evaluator
-from harness.jobs import ERRORS, Job, JobAnswer, SessionBundle
+from harness.jobs import ERRORS, BuildBundle, Job, JobAnswer, SessionBundle
 from harness.questions import Answer, EvaluationQuestion, KernelIndependent
 from harness.records import DeviceFacts
 from harness.store import ASKER, Store, digest, write_atomically
 from kernels.catalog import Kernel
 from kernels.spec import Device
+
+PACKED = 12
+"""Builds that an Evaluator keeps in memory, ready to travel."""
 
 
 class TookDown(Exception):
@@ -62,6 +68,18 @@ class Clock:
             self.asking, self.working, self.since = self.asking + asking, self.working + working, clock
 
 
+@dataclass(frozen=True)
+class PackedBuild:
+    """A build as it travels. To read, hash and name it takes 8 ms, longer than all else of a question on its way."""
+
+    bundle: BuildBundle
+    files: dict[str, bytes]
+    module: str
+    """Name of its backend's module."""
+    toolchain: tuple[str, str]
+    """What `Evaluator.toolchain` says of that."""
+
+
 class RemoteEvaluator(Evaluator):
     """Safe for several threads at once. Nothing is loaded, called or timed in this process or on this machine's devices."""
 
@@ -76,6 +94,8 @@ class RemoteEvaluator(Evaluator):
         self.clock = Clock()
         self.lock = threading.Lock()
         self.sent: set[str] = set()
+        self.packed: OrderedDict[str, PackedBuild] = OrderedDict()
+        """The builds that were asked about last: a problem's questions are about the same."""
 
     @property
     def width(self) -> int:  # type: ignore[override]
@@ -124,20 +144,36 @@ class RemoteEvaluator(Evaluator):
 
     def _pack_session(self, question: EvaluationQuestion, contents: dict[str, bytes]) -> SessionBundle:
         """With the builds of what it is about, made elsewhere if they are not there; what they consist of goes into `contents`."""
-        wanted = filter(None, [*question.candidates, *self.beside(), *self.rules.eager(), self.settings.exact_to])
-        bundles, chains, names = [], {}, list(dict.fromkeys(wanted))
-        with ThreadPoolExecutor(len(names) or 1) as pool:
-            builds = list(pool.map(self.build, names))
-        for name, build in zip(names, builds, strict=True):
-            module = self.backend(name)
-            chains[module.__name__] = self.toolchain(module)
-            bundle, files = jobs.bundle_build(self.build_key(name, module), build)
-            bundles.append(bundle)
-            contents |= files
+        names = list(dict.fromkeys(filter(None, [*question.candidates, *self._always])))
+        with self.lock:
+            found = {name: self.packed[name] for name in names if name in self.packed}
+        if missing := [name for name in names if name not in found]:
+            with ThreadPoolExecutor(len(missing)) as pool:
+                found |= dict(zip(missing, pool.map(self._pack, missing), strict=True))
+        with self.lock:
+            for name in names:
+                self.packed[name] = found[name]
+                self.packed.move_to_end(name)
+            while len(self.packed) > max(PACKED, len(names)):
+                self.packed.popitem(last=False)
+        packed = [found[name] for name in names]
+        for one in packed:
+            contents |= one.files
+        chains = {one.module: one.toolchain for one in packed}
         return SessionBundle(
             kernel=self.parcel, settings=self.settings, workloads=self.extra_workloads, values=self.extra_values,
-            toolchains=chains, builds=tuple(bundles),
+            toolchains=chains, builds=tuple(one.bundle for one in packed),
         )  # fmt: skip
+
+    @cached_property
+    def _always(self) -> tuple[str, ...]:
+        """Hashes of the sources that stand beside whatever is asked about."""
+        return (*self.beside(), *self.rules.eager(), self.settings.exact_to)
+
+    def _pack(self, name: str) -> PackedBuild:
+        module, build = self.backend(name), self.build(name)
+        bundle, files = jobs.bundle_build(self.build_key(name, module), build)
+        return PackedBuild(bundle, files, module.__name__, self.toolchain(module))
 
     @contextmanager
     def _asking(self, timed: bool) -> Iterator[Callable[[str], None]]:

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from harness import backends, device
+from harness import backends, device, jobs, remote as near_side
 from harness.evaluate import Evaluator
 from harness.jobs import EvaluationServer, Job, JobAnswer
 from harness.judge.session import EvaluationSession
@@ -164,6 +164,21 @@ def test_whom_it_takes_down_twice_is_judged_without_an_answer_of_its_own(tmp_pat
         assert (verdict.outcome, verdict.build) == (Outcome.RUNTIME_ERROR, build) and "died 2 times" in verdict.reason
         with pytest.raises(RuntimeError, match="ListSymbols: its worker died 2 times"):
             there.ask(ListSymbols(build=build, prefix=""))
+
+
+@needs_compiler
+def test_a_build_is_read_once_for_the_questions_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_side, "PACKED", 1)
+    read: list[str] = []
+    bundle = jobs.bundle_build
+    monkeypatch.setattr(jobs, "bundle_build", lambda key, build: read.append(build.candidate) or bundle(key, build))
+    there, _ = remote(tmp_path)
+    with there:
+        text = there.kernel.baseline("cpu")[1].read_text()
+        one, other = (there.build(there.store.put(f"{text}// {number}\n")) for number in range(2))
+        for build in (one, one, other, one):
+            assert there.ask(ListSymbols(build=build, prefix="silu" * len(read))) is not None
+    assert read.count(one.candidate) == 2 and read.count(other.candidate) == 1  # with room for those of one question
 
 
 @needs_compiler
