@@ -12,7 +12,8 @@ from typing import Any, get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from harness import backends, device, jobs, remote as near_side
+from harness import backends, device, jobs
+from harness import remote as near_side
 from harness.evaluate import Evaluator
 from harness.jobs import EvaluationServer, Job, JobAnswer
 from harness.judge.session import EvaluationSession
