@@ -46,7 +46,6 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from rich.console import Console
@@ -82,16 +81,6 @@ OPERATORS = 5000
 LAST_FILE = 900
 BUILD_S = 300.0
 FORK = get_context("fork")
-SMALLEST = """
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return torch.relu(x)
-
-def get_inputs():
-    return [torch.randn(4, 8)]
-"""
 
 
 @dataclass
@@ -233,7 +222,6 @@ class Session:
         if self.options.drafts:
             shutil.copytree(self.options.drafts / "drafts", self.out / "drafts", dirs_exist_ok=True)
         import_what_it_imports()
-        draft_unseen(SMALLEST)  # imports what the exporter does, and takes 3 s, before any fork
         self.rand = build(self.out)
         self.to_compile = [] if self.options.no_compile else self.problems[: self.options.sample]
         measure = self.to_compile or [problem for problem in self.problems if problem.row is None]
@@ -458,22 +446,17 @@ def memory(path: Path) -> tuple[int, int]:
         return inputs, UNKNOWN_BYTES * inputs + CONTEXT_BYTES
 
 
-def draft_unseen(text: str) -> str:
-    """A draft for CUDA that no GPU is looked at for, as in the program's own processes: torch makes a context for the first fake
-    tensor where it sees a GPU, and refuses CUDA to every fork after that."""
-    with patch.object(torch.cuda, "is_available", lambda: False):
-        return draft(text, "cuda")
-
-
 def prepare(problem: Problem, drafts: Path, capability: tuple[int, int] | None) -> dict[str, Any]:
     """Drafts where no draft is there yet; compiles it where a capability is given. {why: "" or a sentence, draft_s, build_s}.
 
-    This process is a fork for this one problem, whose code it executes, as the judge's is."""
+    This process is a fork for this one problem, whose code it executes, as the judge's is. It sees no GPU: torch would make a context
+    for the first fake tensor."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     path = problem.file(drafts, ".py")
     began = time.monotonic()
     if not path.is_file():
         try:
-            source = draft_unseen(problem.path.read_text(encoding="utf-8-sig"))
+            source = draft(problem.path.read_text(encoding="utf-8-sig"), "cuda")
         except NoDraft as none:
             return {"why": f"no draft: {none}"}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -642,7 +625,8 @@ def import_kernelbench(checkout: Path) -> tuple[Any, Any]:
 
 
 def import_what_it_imports() -> None:
-    """Before any fork. What it imports for asking models is replaced by empty modules where that is missing."""
+    """Before any fork, and what the exporter imports, which takes 3 s; nothing here may make a draft or look for a GPU, whose forks
+    would have none. What it imports for asking models is replaced by empty modules where that is missing."""
 
     class Anything(types.ModuleType):
         def __getattr__(self, name: str) -> Any:
@@ -655,6 +639,8 @@ def import_what_it_imports() -> None:
             importlib.import_module(name)
         except ImportError:
             sys.modules[name] = Anything(name)
+    for name in ("torch._dynamo", "torch.export._trace"):
+        importlib.import_module(name)
 
 
 def speedup(row: dict[str, Any], over: str = "ref_runtime") -> float | None:

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from benchmarks import kernelbench_draws as draws
@@ -15,7 +14,6 @@ from benchmarks import kernelbench_own as own
 from tests import forked
 
 PROBLEM = """
-import pytest
 import torch
 from torch import nn
 
@@ -30,7 +28,6 @@ def get_init_inputs():
     return []
 """
 EVAL = """
-import pytest
 import torch
 from types import SimpleNamespace
 from . import timing
@@ -190,11 +187,3 @@ def test_each_problem_is_judged_in_a_process_of_its_own(tmp_path):
         done.stdout
     )
     assert "2.00x of torch.compile's max-autotune" in done.stdout, done.stdout + done.stderr
-
-
-def test_a_draft_asks_for_no_gpu(monkeypatch):
-    """torch makes a context for the first fake tensor of a machine with a GPU, in a parent whose forks then have none."""
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    with pytest.raises(own.NoDraft, match="CUDA"):
-        own.draft(own.SMALLEST, "cuda")
-    assert "__global__" in own.draft_unseen(own.SMALLEST)
