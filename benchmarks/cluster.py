@@ -69,8 +69,8 @@ class Overhead:
 
     def __init__(self, engine: Engine) -> None:
         self.seconds: list[float] = []
-        self.rows: list[tuple[float, str, str, float, float]] = []
-        """When it was asked, by which store, what, seconds of the engine and of the worker."""
+        self.rows: list[tuple[float, str, str, float, float, str]] = []
+        """When it was asked, by which store, what, seconds of the engine and of the worker, and at which place."""
         self.lock = threading.Lock()
         self.began = time.monotonic()
         if engine.here:
@@ -78,13 +78,18 @@ class Overhead:
         ask = engine.ask
 
         def timed(job, contents, say, began):
-            start = time.monotonic()
-            answer = ask(job, contents, say, began)
+            start, places = time.monotonic(), [""]
+
+            def at(place: str) -> None:
+                places.append(place)
+                began(place)
+
+            answer = ask(job, contents, say, at)
             if not isinstance(job.question, CheckToolchain):  # which is answered once a connection
                 own = time.monotonic() - start - answer.seconds
                 with self.lock:
                     self.seconds.append(own)
-                    self.rows.append((start - self.began, job.asker[:8], job.kind, own, answer.seconds))
+                    self.rows.append((start - self.began, job.asker[:8], job.kind, own, answer.seconds, places[-1]))
             return answer
 
         engine.ask = engine.cluster.ask = timed  # a campaign makes an engine of each kind of device
@@ -197,6 +202,8 @@ def campaign(asked: argparse.Namespace) -> None:
         f"{len(record['items'])} problems in {record['wall_s']:.1f} s on {record['width']}, opened in "
         f"{record['opened_s']:.1f} s; {_warm_pace(record)}: {asked.out}"
     )
+    for line in _by_worker(record):
+        print(f"    {line}")
 
 
 def _warm_pace(record: dict) -> str:
@@ -301,13 +308,35 @@ def _warm(record: dict) -> dict[str, float]:
 def _by_kind(record: dict) -> Iterator[str]:
     """Milliseconds of engine by question."""
     kinds: dict[str, list[float]] = {}
-    for _at, _asker, kind, engine_s, _worked_s in record.get("questions", ()):
+    for _at, _asker, kind, engine_s, *_ in record.get("questions", ()):
         kinds.setdefault(kind, []).append(engine_s * 1e3)
     count = len(record["items"])
     for kind, found in sorted(kinds.items(), key=lambda one: -sum(one[1])):
         yield (
             f"{kind}: {len(found) / count:.1f} a verdict, median {statistics.median(found):.1f} ms, largest {max(found):.1f} ms, "
             f"{sum(found) / count:.1f} ms a verdict"
+        )
+
+
+def _by_worker(record: dict) -> Iterator[str]:
+    """Where each second of a worker went while problems were begun: work by question, the engine, and what is left."""
+    timed = [row for row in record.get("questions", ()) if row[2] not in ("compile", "checktoolchain")]
+    ended = [one for one in record["items"] if one.get("ended_s") is not None]
+    for place in sorted({row[5] for row in timed if row[5]}):
+        own = sorted(row for row in timed if row[5] == place)
+        askers = list(dict.fromkeys(row[1] for row in own))
+        spans = [[row for row in own if row[1] == asker] for asker in askers]
+        held = sum(rows[-1][0] + rows[-1][3] + rows[-1][4] - rows[0][0] for rows in spans)
+        work: dict[str, float] = {}
+        for row in own:
+            work[row[2]] = work.get(row[2], 0.0) + row[4]
+        spent, engine_s = sum(work.values()), sum(row[3] for row in own)
+        end = own[-1][0] + own[-1][3] + own[-1][4]
+        parts = ", ".join(f"{kind} {seconds:.1f}" for kind, seconds in sorted(work.items(), key=lambda one: -one[1]))
+        yield (
+            f"{place}: {len(askers)} problems; {spent:.1f} s of work ({parts}), {engine_s:.2f} engine, {held - spent - engine_s:.1f} waiting "
+            f"for the parent within a problem, {own[0][0]:.1f} before its first, {end - own[0][0] - held:.1f} between problems, "
+            f"{max([end, *(one['ended_s'] for one in ended)]) - end:.1f} behind its last"
         )
 
 
