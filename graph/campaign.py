@@ -50,6 +50,7 @@ from harness.report import campaign_page
 from harness.report.campaign_page import EAGER, CampaignPage, Line
 from harness.report.fast_p import Solved
 from harness.report.result import Result
+from harness.report.words import worst
 from harness.store import Store, write_atomically
 from kernels import importers
 from kernels.catalog import KernelError
@@ -109,6 +110,8 @@ class CampaignEntry(Frozen):
     """Processor, device, torch."""
     load: float | None = None
     """Processes that ran or waited, over the minute before this ended."""
+    worst: str = ""
+    """Its workload that gains least, in words; "" of a single one."""
     solved: Solved
 
 
@@ -363,6 +366,7 @@ class Campaign:
             seconds=result.spent.seconds,
             nodes=result.spent.nodes,
             machine=_machine(result),
+            worst=worst(row for row in result.workloads if not row.held_out) if result.improved else "",
             solved=_solved(path, result, len(attempts)),
         )
 
@@ -379,7 +383,7 @@ class Campaign:
                 link=f"{entry.run}/report.html" if (self.folder / entry.run / "report.html").is_file() and entry.run else "",
                 seconds=entry.seconds, stop_reason=entry.stop_reason, solved=entry.solved,
                 kernelbench=entry.kernelbench, disagreement=entry.disagreement, commit=entry.commit,
-                theirs=_by_kernelbench(entry), machine=entry.machine, load=entry.load,
+                theirs=_by_kernelbench(entry), machine=entry.machine, load=entry.load, worst=entry.worst,
             )
             for entry in entries
         ]  # fmt: skip

@@ -17,7 +17,7 @@ from graph.campaign import CampaignEntry, by_problem
 from graph.live import MOST_WORKERS, NODES, worker_lines
 from harness.report.campaign_page import EAGER, compare_with_one
 from harness.report.console import Console
-from harness.report.fast_p import correct_rate, fast_p, geometric_mean
+from harness.report.fast_p import correct_rate, fast_p, geometric_mean, worst
 from harness.report.inert import one_line
 from harness.report.words import count, duration, interval, percent, times
 from nodes.state import State
@@ -92,10 +92,10 @@ class CampaignDisplay:
 
     def so_far(self) -> str:
         problems = [entry.solved for entry in by_problem(self.entries)]
-        mean = geometric_mean(problems, EAGER)
+        mean, least = geometric_mean(problems, EAGER), worst(problems, EAGER)
         return (
             f"{len(self.entries)} of {self.total} done, {percent(correct_rate(problems))} right, fast_1 "
-            f"{percent(fast_p(problems, 1.0, EAGER))}{f', geometric mean {times(mean)}' if mean else ''}{self.describe_left()}"
+            f"{percent(fast_p(problems, 1.0, EAGER))}{f', geometric mean {times(mean)}' if mean else ''}{f', worst {least}' if least else ''}{self.describe_left()}"
         )
 
     def describe_left(self) -> str:
@@ -107,7 +107,7 @@ class CampaignDisplay:
 
     def render(self) -> RenderableType:
         levels = Table(box=None, padding=(0, 2, 0, 0))
-        for title in ("level", "done", "right", "fast_1", "fast_2", "geometric mean"):
+        for title in ("level", "done", "right", "fast_1", "fast_2", "geometric mean", "worst"):
             levels.add_column(title, justify="left" if title == "level" else "right")
         every = [entry.solved for entry in by_problem(self.entries)]
         for level in sorted({one.level for one in every}):
@@ -115,7 +115,7 @@ class CampaignDisplay:
             mean = geometric_mean(problems, EAGER)
             levels.add_row(
                 str(level), str(len(problems)), percent(correct_rate(problems)), percent(fast_p(problems, 1.0, EAGER)),
-                percent(fast_p(problems, 2.0, EAGER)), times(mean) if mean else "–",
+                percent(fast_p(problems, 2.0, EAGER)), times(mean) if mean else "–", worst(problems, EAGER) or "–",
             )  # fmt: skip
         now = [
             Text.assemble(
@@ -135,7 +135,7 @@ def describe_entry(entry: CampaignEntry) -> str:
     found = entry.solved.speedup.get(EAGER)
     word = entry.outcome or entry.state
     if entry.solved.correct and found:
-        return f"{word}, {compare_with_one(found).lower()} {interval(found)} in {duration(entry.seconds)}"
+        return f"{word}, {compare_with_one(found).lower()} {interval(found)}{f', {entry.worst}' if entry.worst else ''} in {duration(entry.seconds)}"
     return f"{word}: {one_line(entry.reason, REASON)} ({duration(entry.seconds)})"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import sys
 import time
@@ -139,6 +140,7 @@ def postgres(url: str, run_id: str, *, exclusive: bool) -> Iterator[BaseCheckpoi
         raise RunError(
             f"--checkpointer postgresql://... needs the postgres extra; in the checkout: {install('postgres')}"
         ) from None
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of the lost connection beside our sentence
     try:
         with PostgresSaver.from_conn_string(url) as saver:
             connection = saver.conn

@@ -202,10 +202,10 @@ class RunService:
         status = run.status
         try:
             state = cast(State, self.snapshot(run).values)
-        except RunError:
+        except RunError as error:
             if not status.checkpoints or (kept := outputs.read(run)) is None:
                 raise
-            lost = "the checkpoints of this run are lost: this is its record as it was last written"
+            lost = f"{error}: this is its record as it was last written"
             return kept.model_copy(update={"warnings": (*kept.warnings, lost)})
         said = "" if status.state == "finished" else status.message
         return result(state, run.record, status=STATUS[status.state], error=said)

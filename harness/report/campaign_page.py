@@ -46,6 +46,8 @@ class Line(Frozen):
     """KernelBench's own verdict and times; None of a candidate that it was not asked about."""
     machine: str = ""
     load: float | None = None
+    worst: str = ""
+    """Its workload that gains least, in words; "" of a single one."""
     solved: Solved
 
     @property

@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from harness.records import Interval
+from harness.report.words import times
 from kernels.spec import Frozen
 
 P = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0, 5.0)
@@ -75,6 +76,12 @@ def geometric_mean(problems: Iterable[Solved], baseline: str) -> float | None:
     return math.exp(math.fsum(map(math.log, found)) / len(found)) if found else None
 
 
+def worst(problems: Iterable[Solved], baseline: str) -> str:
+    """The problem that gains least, for beside a mean: `0.45× at 13_DenseNet`; "" where fewer than two were timed."""
+    found = sorted((one.speedup[baseline].median, one) for one in problems if one.correct and baseline in one.speedup)
+    return f"{times(found[0][0])} at {found[0][1].number}_{found[0][1].name}" if len(found) > 1 else ""
+
+
 def pass_at_k(samples: int, right: int, k: int) -> float:
     """The unbiased estimator of the chance that one of `k` samples is right (arXiv 2107.03374). Needs samples >= k."""
     if not 0 <= right <= samples or not 1 <= k <= samples:
@@ -106,11 +113,13 @@ class FastPTable(Frozen):
     geometric_mean: float | None
     median: float | None = None
     """Median of the same speedups."""
+    worst: str = ""
+    """The problem that gains least; "" where fewer than two were timed."""
     pass_at_k: dict[str, float]
 
 
 def table(title: str, problems: Sequence[Solved], baseline: str, k_values: Sequence[int] = K) -> FastPTable:
-    times = speedups(problems, baseline)
+    found = speedups(problems, baseline)
     passes = {str(k): value for k in k_values if (value := mean_pass_at_k(problems, k)) is not None}
     return FastPTable(
         title=title,
@@ -121,7 +130,8 @@ def table(title: str, problems: Sequence[Solved], baseline: str, k_values: Seque
         fast={f"{p:g}": fast_p(problems, p, baseline) for p in P},
         fast_low={f"{p:g}": fast_p(problems, p, baseline, "low") for p in P},
         geometric_mean=geometric_mean(problems, baseline),
-        median=statistics.median(times) if times else None,
+        median=statistics.median(found) if found else None,
+        worst=worst(problems, baseline),
         pass_at_k=passes,
     )
 

@@ -53,6 +53,10 @@ def test_a_campaign_over_a_suite_of_two_files_one_of_which_is_none(tmp_path: Pat
     assert (softmax["state"], softmax["outcome"], softmax["disagreement"]) == ("done", "PASSED", ""), softmax
     assert softmax["solved"]["correct"] and softmax["solved"]["speedup"]["eager"]["median"] > 0
     folder = tmp_path / "runs" / "mine-cpu"
+    result = json.loads((folder / softmax["link"]).with_name("result.json").read_text())
+    if result["comparison"] == "FASTER":  # cold and hot, of which one gains least
+        assert softmax["worst"].startswith(f"worst {result['worst']['speedup']['median']:.2f}×")
+        assert softmax["worst"] in (folder / "report.html").read_text()
     assert (folder / softmax["link"]).is_file()
     theirs = json.loads((folder / "kernelbench" / "level1" / "eval_results.json").read_text())
     assert [one["correctness"] for one in theirs["3"]] == [True]

@@ -16,6 +16,7 @@ from harness.report.fast_p import (
     pass_at_k,
     table,
     tables,
+    worst,
 )
 
 
@@ -57,6 +58,12 @@ def test_no_problem_is_no_success():
 
 def test_geometric_mean_is_over_what_is_right():
     assert geometric_mean(FOUR, "eager") == pytest.approx((2.0 * 1.0 * 0.5) ** (1 / 3))
+
+
+def test_the_problem_that_gains_least_stands_beside_the_mean():
+    slow = solved(0.3, level=1, number=7, name="seven")
+    assert worst([*FOUR, slow], "eager") == table("", [*FOUR, slow], "eager").worst == "0.30× at 7_seven"
+    assert worst([solved(2.0)], "eager") == worst([], "eager") == worst(FOUR, "compile") == ""
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(10, 3, 1), (10, 3, 5), (5, 0, 5), (5, 5, 1), (4, 2, 3)])
