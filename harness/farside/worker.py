@@ -29,6 +29,8 @@ HOST_ROUND_S = 0.1
 """Seconds of calls in one measurement of the time on the host: a thousand of a model's would outlast the request."""
 FENCE_BYTES = 1 << 20
 """Bytes without access before and behind a tensor."""
+NOT_SUPPORTED = 801
+"""CUDA's code."""
 CTYPES = {"i": ctypes.c_int64, "n": ctypes.c_int64, "f": ctypes.c_float, "d": ctypes.c_double}
 
 
@@ -47,6 +49,8 @@ class Cuda:
         self.streams = [self.stream(), self.stream()]
         self.start, self.stop = self.event(), self.event()
         self.set_aside = self.persisting_bytes()
+        self.moved: set[int] = set()
+        """Graphs that belong to another one."""
 
     def persisting_bytes(self) -> int:
         """Bytes of the L2 that are set aside for what asks to stay there."""
@@ -113,20 +117,53 @@ class Cuda:
         self.rt.cudaGetLastError()  # a refused capture leaves an error behind that is not the kernel's
         return None if code or not graph.value else graph
 
-    def chain(self, graphs: list[ctypes.c_void_p]) -> ctypes.c_void_p:
-        """A graph that runs these one after another: none can reach into what is before or behind it."""
+    def chain(self, graphs: list[ctypes.c_void_p], movable: bool) -> ctypes.c_void_p | None:
+        """A graph that runs these one after another: none can reach into what is before or behind it. None where CUDA cannot make it:
+        of a graph that allocates memory there is no copy; it can be moved, where it is this object's (`movable`)."""
         whole, last = ctypes.c_void_p(), ctypes.c_void_p()
         self.check(self.rt.cudaGraphCreate(ctypes.byref(whole), ctypes.c_uint(0)), "cudaGraphCreate")
         for number, graph in enumerate(graphs):
             node = ctypes.c_void_p()
             behind = ctypes.byref(last) if number else None
-            add = self.rt.cudaGraphAddChildGraphNode
             count = ctypes.c_size_t(1 if number else 0)
-            self.check(add(ctypes.byref(node), whole, behind, count, graph), "cudaGraphAddChildGraphNode")
+            code = self.rt.cudaGraphAddChildGraphNode(ctypes.byref(node), whole, behind, count, graph)
+            if code == NOT_SUPPORTED:
+                self.rt.cudaGetLastError()
+                if not movable or self.move(whole, graph, behind, count, node):
+                    self.rt.cudaGetLastError()
+                    self.release(whole)
+                    return None
+                self.moved.add(graph.value or 0)
+                code = 0
+            self.check(code, "cudaGraphAddChildGraphNode")
             last = node
         return whole
 
+    def move(
+        self, whole: Any, graph: ctypes.c_void_p, behind: Any, count: ctypes.c_size_t, node: ctypes.c_void_p
+    ) -> int:
+        """Make the graph a node of the whole one, which owns it from then on: from CUDA 12.9 on. Returns CUDA's code."""
+        version = ctypes.c_int()
+        self.rt.cudaRuntimeGetVersion(ctypes.byref(version))
+        if version.value < 12090:
+            return NOT_SUPPORTED
+
+        class NodeParams(ctypes.Structure):  # cudaGraphNodeParams, whose union has 29 words
+            _fields_ = [
+                ("type", ctypes.c_int), ("reserved", ctypes.c_int * 3), ("graph", ctypes.c_void_p), ("ownership", ctypes.c_int),
+                ("rest", ctypes.c_int * 55), ("last", ctypes.c_longlong),
+            ]  # fmt: skip
+
+        child, moves = 4, 1
+        given = ctypes.byref(NodeParams(type=child, graph=graph, ownership=moves))
+        add = (
+            getattr(self.rt, "cudaGraphAddNode_v2", None) or self.rt.cudaGraphAddNode
+        )  # CUDA 13's is the second version
+        return int(add(ctypes.byref(node), whole, behind, None, count, given))
+
     def release(self, graph: ctypes.c_void_p) -> None:
+        if graph.value in self.moved:
+            return self.moved.remove(graph.value)
         self.check(self.rt.cudaGraphDestroy(graph), "cudaGraphDestroy")
 
     def executable(self, graph: ctypes.c_void_p) -> ctypes.c_void_p | None:
@@ -500,7 +537,8 @@ def plan_with_neighbours(
             parts += [captured(cuda, before[slot]), *own, captured(cuda, after[slot])]
             if None in parts:
                 break
-        whole = None if None in parts else (cuda, cuda.chain(parts))
+        chained = None if None in parts else cuda.chain(parts, movable=capturing is cuda)
+        whole = None if chained is None else (cuda, chained)
     else:
         all_of_it = capturing.capture(lambda stream: [launch(stream) for launch in sequence])
         whole = None if all_of_it is None else (capturing, all_of_it)

@@ -237,6 +237,28 @@ def test_a_binary_beside_itself_is_not_faster(copying: Evaluator, on: Any) -> No
     assert result.median_us["one"] > 1 and result.checks["other"][0].passed
 
 
+ALLOCATING = """  void* scratch = nullptr;
+  cudaMallocAsync(&scratch, n * sizeof(T), stream);
+  cudaMemcpyAsync(scratch, from, n * sizeof(T), cudaMemcpyDeviceToDevice, stream);
+  from = scratch;
+  cudaLaunchAttribute overlap"""
+
+
+@pytest.mark.gpu
+def test_who_allocates_from_the_streams_pool_is_timed_in_a_graph(copying: Evaluator) -> None:
+    """A graph with allocations has no copy, so it is moved into the one that is timed."""
+    workload = Workload(axes={"n": 4099}, dtype="float16", devices=("cuda",))
+    text = code(WAIT, "0").replace("  cudaLaunchAttribute overlap", ALLOCATING, 1)
+    before, end, after = text.rpartition("cudaLaunchKernelEx(")
+    text = before + end + after.replace("}", "  cudaFreeAsync(scratch, stream);\n}", 1)
+    arms = [Arm("one", copying.pool.start(built(copying, text)))]
+    try:
+        result = copying.run(copying.open_comparison(workload, "hot"), arms, check=("one",))
+    finally:
+        arms[0].worker.close()
+    assert result.checks["one"][0].passed and 1 < result.median_us["one"] < 100
+
+
 def test_the_candidates_of_this_file_compile(tmp_path: Path) -> None:
     """Also where they cannot be run."""
     if reason := backends.get("cuda").why_unavailable():
