@@ -163,7 +163,8 @@ class Cuda:
 
     def release(self, graph: ctypes.c_void_p) -> None:
         if graph.value in self.moved:
-            return self.moved.remove(graph.value)
+            self.moved.remove(graph.value)
+            return
         self.check(self.rt.cudaGraphDestroy(graph), "cudaGraphDestroy")
 
     def executable(self, graph: ctypes.c_void_p) -> ctypes.c_void_p | None:
