@@ -51,6 +51,10 @@ class SeenCall:
     """Why the lines could not be written."""
     strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Of tensors that the call was given, in elements."""
+    expected: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Output -> what the test compares it with, or what the function of what is right made."""
+    read: frozenset[str] = frozenset()
+    """Tensors that the steps of what is expected read."""
     lists: dict[str, Any] = field(default_factory=dict)
     """Argument that is a list of tensors, or of such lists -> their names in the same form, by which `tensors` has them."""
 
@@ -236,6 +240,7 @@ def _understood(watcher: CallWatcher, call: KernelCall) -> SeenCall:
     tensors = dict(call.before)
     numbers = {name: value for name, value in call.arguments.items() if not isinstance(value, torch.Tensor)}
     writer, results, fault, outputs = Writer(watcher, call), dict[str, str](), "", list[str]()
+    right: dict[str, torch.Tensor] = {}
     for place, expected in sorted(call.expected, key=lambda one: str(one[0])):
         name = place if isinstance(place, str) else "out" if not place else f"out_{place}"
         if isinstance(place, str) and expected.numel() == call.before[place].numel():
@@ -245,6 +250,7 @@ def _understood(watcher: CallWatcher, call: KernelCall) -> SeenCall:
         if not isinstance(place, str):
             tensors[name] = expected_form
         outputs.append(name)
+        right[name] = expected.detach()
         try:
             results[name] = writer.write(expected)
         except CaptureError as error:
@@ -262,7 +268,10 @@ def _understood(watcher: CallWatcher, call: KernelCall) -> SeenCall:
             outputs.append(name)
             fault = fault or f"{name} is not compared with anything in the test"
     strides = {name: call.arguments[name].stride() for name in call.before}
-    return SeenCall(tensors, numbers, outputs, both, call.sizes, [] if fault else writer.lines, results, fault, strides)
+    return SeenCall(
+        tensors, numbers, outputs, both, call.sizes, [] if fault else writer.lines, results, fault, strides,
+        right, frozenset(writer.used),
+    )  # fmt: skip
 
 
 def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, list[str]]:
@@ -308,6 +317,7 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
             SeenCall(
                 {**before, **dict(zip(names, outputs, strict=True))}, numbers, [*changed, *names], changed, {},
                 strides={name: value.stride() for name, value in tensors.items()}, lists=lists,
+                expected={name: tensors[name].detach().clone() for name in changed} | dict(zip(names, outputs, strict=True)), read=frozenset(before),
             )
         )  # fmt: skip
     if not calls or not calls[0].outputs:

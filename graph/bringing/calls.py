@@ -26,6 +26,8 @@ class Calls:
     include: tuple[Path, ...]
     flags: tuple[str, ...]
     sources: tuple[Path, ...] = ()
+    fixed: frozenset[str] = frozenset()
+    """Axes that are numbers: the reference works at their one size alone."""
 
     def __post_init__(self) -> None:
         self.first = self.calls[0]
@@ -42,7 +44,11 @@ class Calls:
             whole = all(type(one) is int and one > 0 for one in values) and max(values) > 1
             if whole and (len(set(values)) > 1 or len(self.calls) == 1):
                 named[name] = values
-        self.extents = Extents(named, len(self.calls))
+        self.extents = Extents(named, len(self.calls), self.fixed)
+        self.doubts += [
+            f"{name} is fixed at its size: the steps of what the test expects work at no other"
+            for name in sorted(self.fixed)
+        ]
         self.unseen: list[str] = []
         """Numbers of the spec that no call has given."""
         self.extent_of: dict[str, str] = {}

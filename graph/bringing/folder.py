@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from graph.bringing.binding import Binding
 from graph.bringing.names import bare_name
 from graph.bringing.reference import Reference
+from graph.bringing.trial import find_fixed_axes, find_wrong_calls
 from graph.watched_calls import watch_function, watch_test
 from harness.backends import is_python, python_module
 from harness.capture.extents import axis_name
@@ -46,8 +48,10 @@ def bring(
     except CaptureError as error:
         raise KernelError(f"{source if 'function' in str(error) else target}: {error}") from None
     yield from more
-    common = Counter(map(repr, (call.form() for call in calls))).most_common(1)[0][0]
-    kept = [call for call in calls if repr(call.form()) == common]
+    forms = Counter((not call.fault, len(call.read), repr(call.form())) for call in calls)
+    # Steps that read more of the inputs first: by an identity's test a gather never reads its indices.
+    common = max(forms, key=lambda form: (*form[:2], forms[form]))
+    kept = [call for call in calls if (not call.fault, len(call.read), repr(call.form())) == common]
     if len(kept) < len(calls):
         yield f"{len(calls) - len(kept)} of {len(calls)} calls are left out: their arguments, or the steps of what is expected, differ from the others'"
     binds_itself = re.search(r"TVM_FFI_DLL_EXPORT|PYBIND11_MODULE|TORCH_LIBRARY", text)
@@ -55,7 +59,31 @@ def bring(
         outer = taken.namespace.split("::")
         if symbol.split("::")[0] not in outer:
             symbol = f"{taken.namespace}::{symbol}"
-    yield from Folder(source, text, symbol, taken, kept, reference, to, include, flags, sources).write()
+    with tempfile.TemporaryDirectory(prefix="astrolabe-bring-") as held:
+        last: Folder | None = None
+        fixed: frozenset[str] = frozenset()
+        for attempt in range(MOST_ATTEMPTS):
+            at = Path(held) / str(attempt)
+            last = Folder(source, text, symbol, taken, kept, reference, at, include, flags, sources, fixed)
+            doubts = list(last.write())
+            wrong = {} if kept[0].fault else find_wrong_calls(last, last.axes)
+            if wrong and len(wrong) < len(kept):
+                yield f"{len(wrong)} calls are left out: reference.py would not make what the test expects of them ({wrong[min(wrong)]})"
+                kept = [call for number, call in enumerate(kept) if number not in wrong]
+            elif wrong:
+                last.refuse(f"reference.py does not make what the test expects ({wrong[0]})")
+                break
+            elif not kept[0].fault and (more_fixed := frozenset(find_fixed_axes(last, last.axes))):
+                fixed |= more_fixed
+            else:
+                break
+        assert last is not None
+        yield from doubts
+        shutil.copytree(last.to, to, dirs_exist_ok=True, symlinks=True)
+
+
+MOST_ATTEMPTS = 4
+"""Of writing the folder: calls that the reference does not fit are left out, sizes at which it alone works are fixed."""
 
 
 class Folder(Binding, Reference):
@@ -71,6 +99,7 @@ class Folder(Binding, Reference):
         build = self._build(suffix)
         self._reference(names)
         axes = self.extents.axes or {"one": (1,) * len(self.calls)}
+        self.axes = axes
         name = axis_name(bare_name(self.symbol))
         entry = bare_name(self.symbol) if self.taken is None else name if self.binding else self.taken.name
         lines = [
@@ -82,6 +111,10 @@ class Folder(Binding, Reference):
         ]  # fmt: skip
         (self.to / "spec.py").write_text("\n".join(lines))
         yield from dict.fromkeys(self.doubts)
+
+    def refuse(self, why: str) -> None:
+        """Of a reference that would say something else than the test."""
+        (self.to / "reference.py").write_text(f"def reference(**_given):\n    raise NotImplementedError({why!r})\n")
 
     def _workloads(self, axes: dict[str, tuple[int, ...]], suffix: str) -> list[str]:
         found: dict[str, int] = {}

@@ -9,7 +9,7 @@ from typing import Any
 from graph.bringing.arguments import SpecArguments
 from graph.bringing.names import dtype_name
 from harness.capture.extents import axis_name
-from harness.capture.written import WIDE, WIDE_SOURCE, DtypeOf, Number
+from harness.capture.written import WIDE, WIDE_SOURCE, DtypeOf, Number, Token
 
 
 class Reference(SpecArguments):
@@ -52,6 +52,8 @@ class Reference(SpecArguments):
                 [],
                 {names.get(name, name): value for name, value in call.results.items()},
             )
+        if not self.reference and not call.fault:
+            self._look_at_unread(names)
         if call.fault:
             self.doubts.append(f"{call.fault}: reference.py is to be written")
             lines = [f"    raise NotImplementedError({call.fault!r})"]
@@ -71,6 +73,29 @@ class Reference(SpecArguments):
             + "}\n"
         )
         (self.to / "reference.py").write_text(text)
+
+    def _look_at_unread(self, names: dict[str, str]) -> None:
+        """A fault where the test read integers of a tensor into Python, so that the steps hold one call's; a doubt for other inputs that no step reads."""
+        call = self.first
+        unread = [
+            seen
+            for seen, _ in self.order
+            if seen in call.tensors and seen not in call.outputs and seen not in call.read
+        ]
+        for seen in unread:
+            tensor = call.tensors[seen]
+            places = {number for line in call.lines for number in _places_in(line)}
+            if (
+                not tensor.is_floating_point()
+                and tensor.numel() > 1
+                and places - {0, 1} - set(self.first.sizes.values())
+            ):
+                call.fault = f"the test reads {names[seen]} into Python and takes places by it, so that the steps hold one call's numbers"
+                return
+        if unread:
+            self.doubts.append(
+                f"no step of what the test expects reads {', '.join(names[seen] for seen in unread)}: look whether the kernel does"
+            )
 
     def _buffers(self, names: dict[str, str], more: set[str]) -> Iterator[str]:
         """Lines that make the tensors which the function of what is right is handed to write into."""
@@ -137,15 +162,26 @@ class Reference(SpecArguments):
 
     def _expressed(self, values: list[Any], more: set[str]) -> str:
         first = values[0]
+        for seen, tensor in self.first.tensors.items():  # a scale that the test made a tensor of for the kernel
+            held = [call.tensors[seen] for call in self.calls]
+            if (
+                type(first) is float
+                and first not in (0.0, 1.0)
+                and seen not in self.first.outputs
+                and seen not in self.first.read
+                and all(one.numel() == 1 and float(one) == value for one, value in zip(held, values, strict=True))
+                and tensor.is_floating_point()
+            ):
+                parameter = next((one for name, one in self.order if name == seen), None)
+                return f"{self.name_of(seen, parameter)}.reshape(())"
         if first in self.guessed:
             return self.guessed[first]
         for name, known in self.first.numbers.items():
             if type(known) is float and type(first) is float and known == first:
                 return axis_name(next((self.name_of(seen, one) for seen, one in self.order if seen == name), name))
         if (
-            type(first) is int
-            and first > 1
-            and len({type(one) for one in values}) == 1
+            all(type(one) is int and one > 0 for one in values)
+            and max(values) > 1
             and (
                 len(set(values)) > 1
                 or (first >= 16 and len(self.calls) == 1)
@@ -161,3 +197,14 @@ class Reference(SpecArguments):
                 f"a number of the reference changes from call to call ({', '.join(map(str, dict.fromkeys(values)))}): {first} stands in it"
             )
         return repr(first)
+
+
+def _places_in(line: list[Token]) -> Iterator[int]:
+    """Whole numbers of a line that are an index or the end of a slice, as they were in the call."""
+    depth = 0
+    for token in line:
+        if isinstance(token, Number):
+            if depth and type(token.value) is int:
+                yield token.value
+        elif isinstance(token, str):
+            depth = max(0, depth + token.count("[") - token.count("]"))

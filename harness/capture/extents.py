@@ -14,8 +14,9 @@ FACTORS = (2, 3, 4, 8, 16, 32, 64, 128)
 class Extents:
     """Axes, made as extents ask for them."""
 
-    def __init__(self, named: Mapping[str, Sizes], calls: int) -> None:
-        """`named`: what the calls' program calls some numbers, in the order in which they are preferred."""
+    def __init__(self, named: Mapping[str, Sizes], calls: int, fixed: frozenset[str] = frozenset()) -> None:
+        """`named`: what the calls' program calls some numbers, in the order in which they are preferred. `fixed`: names of axes that stay numbers."""
+        self.fixed = fixed
         self.named = {axis_name(name): sizes for name, sizes in reversed(list(named.items()))}
         self.axes: dict[str, Sizes] = {}
         self.calls = calls
@@ -33,6 +34,8 @@ class Extents:
         if name is None and len(set(sizes)) == 1 and self.calls > 1:
             return str(sizes[0])
         name = name or axis_name(wanted)
+        if name in self.fixed:
+            return str(sizes[0])
         while name in self.axes:
             name += "_"
         self.axes[name] = sizes
@@ -94,6 +97,17 @@ class Extents:
                 for k in (1, 2):
                     if all((a + k * b) * c == size for a, b, c, size in zip(one, two, three, sizes, strict=True)):
                         return f"({first} + {k}*{second})*{third}" if k > 1 else f"({first} + {second})*{third}"
+        for name, other in axes.items():
+            of = sizes[0] * other[0]
+            if (
+                1 < of <= 1 << 20
+                and len(set(other)) > 1
+                and all(a * b == of for a, b in zip(sizes, other, strict=True))
+            ):
+                return f"{of}//{name}"
+        for (first, one), (second, two) in product(axes.items(), repeat=2):
+            if max(two) > 1 and all(a == size * b for a, b, size in zip(one, two, sizes, strict=True)):
+                return f"{first}//{second}"
         return None
 
 

@@ -26,7 +26,7 @@ WIDE = "wide"
 WIDE_SOURCE = """
 
 def wide(tensor):
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor if tensor.dtype is torch.float64 or tensor.is_complex() else tensor.to(torch.float32)
 """
 
 

@@ -343,3 +343,92 @@ def test_dtypes_texts_and_lists_become_a_call(tmp_path: Path) -> None:
     assert any("fast is not given by the calls" in doubt for doubt in doubts), doubts
     inputs = {f"given_{at}": torch.ones(3, 30) for at in (0, 1)}
     assert kernel.reference_in("float64", **inputs, scale=0.5, **{first: 3})["out"].eq(1).all()
+
+
+def test_what_one_number_is_divided_by_is_a_quotient() -> None:
+    extents = Extents({"groups": (1, 8), "rows": (5, 7)}, 2)
+    assert extents.take("rows", (5, 7)) == "rows" and extents.express((256, 32)) is None
+    assert extents.take("groups", (1, 8)) == "groups" and extents.express((256, 32)) == "256//groups"
+
+
+FROZEN = {
+    "pyproject.toml": "",
+    "engine_y/__init__.py": "from engine_y.ops import shifted, scaled, doubled\n",
+    "engine_y/ops.py": """
+import torch
+
+
+def shifted(x, starts, out):
+    raise RuntimeError("no GPU")
+
+
+def scaled(x, scale, out):
+    raise RuntimeError("no GPU")
+
+
+def doubled(x, out):
+    raise RuntimeError("no GPU")
+""",
+    "tests/test_y.py": """
+import pytest
+import torch
+from engine_y import doubled, scaled, shifted
+
+
+@pytest.mark.parametrize("rows", [40, 60])
+def test_shifted(rows):
+    x, starts = torch.randn(rows, 8, device="cuda"), torch.tensor([0, 20, rows], device="cuda")
+    expected = x.clone()
+    expected[20:] = expected[20:] * 2
+    out = torch.empty_like(x)
+    shifted(x, starts, out)
+    torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("rows,scale", [(40, 0.5), (60, 0.25)])
+def test_scaled(rows, scale):
+    x, held = torch.randn(rows, 8, device="cuda"), torch.tensor([scale], device="cuda")
+    out = torch.empty_like(x)
+    scaled(x, held, out)
+    torch.testing.assert_close(out, (x * scale).to(torch.float8_e4m3fn).float())
+
+
+def test_doubled():
+    x = torch.randn(40, 96, device="cuda")
+    out = torch.empty_like(x)
+    doubled(x, out)
+    torch.testing.assert_close(out, (x.view(40, 3, 32) * 2).view(40, 96))
+""",
+}
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Path:
+    for name, text in FROZEN.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_reference_that_would_hold_one_calls_numbers_is_refused(frozen: Path) -> None:
+    list(bring(f"{frozen}/tests/test_y.py::test_shifted", frozen / "engine_y/ops.py", "shifted", frozen / "made"))
+    text = (frozen / "made/reference.py").read_text()
+    assert "NotImplementedError" in text and "the test reads starts into Python" in text, text
+
+
+def test_a_scale_that_the_kernel_gets_as_a_tensor_is_read_from_it(frozen: Path) -> None:
+    list(bring(f"{frozen}/tests/test_y.py::test_scaled", frozen / "engine_y/ops.py", "scaled", frozen / "made"))
+    text = (frozen / "made/reference.py").read_text()
+    assert "scale.reshape(())" in text and "NotImplementedError" not in text, text
+    lines = [line for line in check(str(frozen / "made"), None, lambda _said: None) if line.what == "reference"]
+    assert [line.kind for line in lines] == ["right"], lines  # float8 is no dtype that torch promotes
+
+
+def test_a_size_at_which_alone_the_steps_work_is_a_number(frozen: Path) -> None:
+    said = list(
+        bring(f"{frozen}/tests/test_y.py::test_doubled", frozen / "engine_y/ops.py", "doubled", frozen / "made")
+    )
+    spec = catalog.load(str(frozen / "made")).spec
+    assert [tensor.shape[1] for tensor in spec.tensors] == ["96", "96"], spec.tensors
+    lines = [line for line in check(str(frozen / "made"), None, lambda _said: None) if line.what == "reference"]
+    assert [line.kind for line in lines] == ["right"], (said, lines)
