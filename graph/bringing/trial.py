@@ -11,7 +11,6 @@ from harness.checks.drawing import distributions
 from harness.checks.tolerance import run_reference
 from kernels import catalog
 from kernels.catalog import Kernel, KernelError
-from kernels.spec import Workload
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +34,7 @@ def find_wrong_calls(brought: Calls, axes: dict[str, tuple[int, ...]]) -> dict[i
         if sum(tensor.numel() for tensor in call.tensors.values()) > MOST_ELEMENTS:
             continue
         sizes = {name: values[at] for name, values in axes.items()}
-        workload = Workload(axes=sizes, dtype=brought.series[at])
+        workload = kernel.spec.workloads[0].model_copy(update={"axes": sizes, "dtype": brought.series[at]})
         inputs = {
             tensor.name: call.tensors[seen].detach().clone()
             for tensor in kernel.spec.inputs
