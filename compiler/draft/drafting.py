@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import get_args
 
-import sympy
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -13,13 +12,22 @@ from . import lower_losses, lower_norms, lower_pointwise, lower_products, lower_
 from .algebra import prepared
 from .cells import cells_as_layers
 from .drafted import Drafted
-from .exported import Exported, export
+from .exported import Exported, export, hints
 from .expressions import COMPUTED, constant, loads_of, make
 from .index import joined
 from .library import index_text, tensor_text
 from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
-from .module import Forward, constructors, future_imports, parameter_text, resolved, shape_text, structure_text
+from .module import (
+    Forward,
+    constructors,
+    future_imports,
+    left_lines,
+    parameter_text,
+    resolved,
+    shape_text,
+    structure_text,
+)
 from .names import RESERVED, in_c
 from .numerics import Numerics, exact_nodes, read_by_convolutions
 from .partition import PLANES, TILE, Kernel, Partition
@@ -84,7 +92,7 @@ class _Draft:
         own_products: bool = False,
     ) -> None:
         self.problem, self.device, self.exported = problem, device, exported
-        self.program = Program(_hints(exported))
+        self.program = Program(hints(exported))
         self.program.supposed = list(exported.supposed)
         self.program.foreign.add(torch.float8_e4m3fn)
         self.program.device, self.program.own_products, self.rules = device, own_products, rules
@@ -145,7 +153,11 @@ class _Draft:
                 forward.lines.append(f"{target}.copy_({buffer.text}{view})")
         forward.lines += [f"{target} = {buffer.text}" for buffer, target in self.assigned.items()]
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
-        text, classes = structure_text(leaves, self.exported.graph.call_spec.out_spec)
+        spec = self.exported.graph.call_spec.out_spec
+        if self.exported.left.places:  # forward's own are the first of two
+            spec = spec.children()[0]
+        text, classes = structure_text(leaves[: spec.num_leaves], spec)
+        forward.lines += left_lines(self.exported.model, self.exported.left, leaves[spec.num_leaves :])
         before = [
             *self.opened,
             *self._other_kinds(forward.lines),
@@ -478,19 +490,3 @@ def _libraries(partition: Partition) -> list[str]:
 def _kernel_name(kernel: Kernel) -> str:
     origins = list(dict.fromkeys(member.definition.origin for member in kernel.members))
     return "own_" + "_".join(origins[:3])
-
-
-def _hints(exported: Exported) -> dict[sympy.Symbol, int]:
-    """The shipped value of each open size."""
-    hints: dict[sympy.Symbol, int] = {}
-    nodes = [n for n in exported.graph.graph.nodes if n.op == "placeholder"]
-    names = [s.arg.name for s in exported.graph.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
-    for name, leaf in zip(names, exported.leaves, strict=True):
-        node, value = next(n for n in nodes if n.name == name), leaf.value
-        if isinstance(value, torch.Tensor):
-            for size, shipped in zip(node.meta["val"].shape, value.shape, strict=True):
-                if isinstance(size, torch.SymInt):
-                    symbol = size_of(size)
-                    if symbol.is_Symbol:
-                        hints.setdefault(symbol, int(shipped))
-    return hints

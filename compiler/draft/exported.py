@@ -6,13 +6,13 @@ This executes the problem's code: only ever call it in a process that is boxed f
 from __future__ import annotations
 
 import ast
-import collections
 import contextlib
 import dataclasses
+import functools
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -21,13 +21,16 @@ import sympy
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
+from .attributes import Held, Left, of_sizes_alone
 from .autocasts import Casts, noticed, of_a_gpu
-from .limits import limits_of
+from .limits import Int, length, limits_of
+from .lowering import size_of
 from .tensors import NoDraft, Supposed
-from .traced import TracedModule, trace
+from .traced import TracedModule, plain, trace
 
 MOST_ARGUMENTS = 256
 """Of `*args`."""
@@ -72,43 +75,7 @@ class Exported:
     supposed: list[Supposed]
     limits: list[str]
     """Conditions on the open sizes, in Python, without which forward does something else than the graph."""
-
-
-class _IntType(type):
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, int)
-
-
-class _Int(int, metaclass=_IntType):
-    """`int` as a problem sees it: of an open size divided without a rest it is an open size, where Python's would fix it."""
-
-    def __new__(cls, value: Any = 0, *base: Any) -> Any:
-        whole = _whole(value) if isinstance(value, torch.SymFloat) else None
-        return int(value, *base) if whole is None else whole
-
-
-def _whole(value: torch.SymFloat) -> torch.SymInt | None:
-    """A quotient of integers as the integer that it is for all sizes; None where it is none."""
-
-    def exact(expr: sympy.Expr) -> sympy.Expr:
-        parts = [exact(part) for part in expr.args]
-        if type(expr).__name__ in ("FloatTrueDiv", "IntTrueDiv"):
-            return parts[0] / parts[1]
-        if type(expr).__name__ == "ToFloat":
-            return parts[0]
-        if expr.is_Float and float(expr).is_integer():
-            return sympy.Integer(int(expr))
-        return expr.func(*parts) if parts else expr
-
-    found = sympy.expand(exact(value.node.expr))
-    if not found.is_integer:
-        return None
-    return value.node.shape_env.create_symintnode(found, hint=int(value.node.hint))
-
-
-def _length(value: Any) -> Any:
-    """`len` as a problem sees it: of a tensor an open size, where Python's would fix it."""
-    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else len(value)
+    left: Left
 
 
 @contextlib.contextmanager
@@ -137,7 +104,7 @@ def load(text: str) -> types.ModuleType:
     text = text.removeprefix("\ufeff")
     module = types.ModuleType("problem")
     module.__file__ = "problem.py"
-    module.__dict__.update(int=_Int, len=_length)
+    module.__dict__.update(int=Int, len=length)
     sys.modules["problem"] = module
     try:
         with unscripted():
@@ -271,24 +238,9 @@ def _export(
         for floats in [numbers, set()] if numbers and _may_be_open(model, spec, leaves, numbers) else [set()]:
             for doubled in (True, False):
                 given = [_argument(leaf.value, place in floats, doubled) for place, leaf in enumerate(leaves)]
-                before = _plain_attributes(model) if _assigns(text) else {}
+                follow = functools.partial(_follow, module, model, spec, given, inputs, dtype, fixed, casts)
                 try:
-                    if casts:
-                        traced = _with_data(module, spec, given, dtype)
-                    else:
-                        try:
-                            traced = trace(model, spec, given, fixed)
-                        except GuardOnDataDependentSymNode:
-                            choices = _choices(module, inputs)
-                            if not choices:
-                                raise
-                            traced = trace(model, spec, given, fixed, choices)
-                        except RuntimeError as error:
-                            if not any(words in str(error) for words in TWO_DEVICES):
-                                raise
-                            traced = _with_data(
-                                module, spec, given, dtype
-                            )  # it makes tensors on the device of no input
+                    traced = follow()
                     if _lost_numbers(traced.program, attributes):
                         traced = _with_data(module, spec, given, dtype)
                 except NoDraft:
@@ -296,8 +248,10 @@ def _export(
                 except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
                     failure = error
                     continue
-                if before:
-                    _refuse_counters(model, pytree.tree_unflatten(given, spec), before)
+                if traced.left.numbers:
+                    _refuse_counters(module, model, pytree.tree_unflatten(given, spec), traced.left.numbers)
+                if traced.left.places and not of_sizes_alone(traced.program, traced.left.count):
+                    _refuse_memory(traced, follow)
                 constants = {
                     place: leaf.value for place, leaf in enumerate(leaves)
                     if not isinstance(leaf.value, torch.Tensor) and place not in floats
@@ -305,53 +259,65 @@ def _export(
                 return Exported(
                     traced.program, model, leaves, _holders(inputs, names), ast.unparse(taken.arguments), taken.names,
                     taken.left_out(len(inputs)), taken.call, floats, constants, attributes,
-                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text),
+                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left,
                 )  # fmt: skip
     first = str(failure).strip().splitlines() or [type(failure).__name__]
     raise NoDraft(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}")
 
 
-def _assigns(text: str) -> bool:
-    """Whether a method of the problem's, other than a constructor, assigns attributes or fills lists and dicts."""
-    for method in ast.walk(ast.parse(text)):
-        if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
-            continue
-        for node in ast.walk(method):
-            if isinstance(node, ast.Attribute) and (
-                isinstance(node.ctx, ast.Store)
-                or node.attr in ("append", "appendleft", "extend", "add", "update", "pop")
-            ):
-                return True
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                return True
-    return False
+def _follow(
+    module: types.ModuleType, model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], inputs: list[Any],
+    dtype: torch.dtype | None, fixed: bool, casts: bool, again: bool = False,
+) -> TracedModule:  # fmt: skip
+    """`again`: as its second call goes."""
+    if casts:
+        return _with_data(module, spec, given, dtype, again)
+    before = Held(model)
+    try:
+        if again:
+            with torch.no_grad():
+                model(*pytree.tree_unflatten(given, spec))
+            before.left_in_attributes()
+        try:
+            return trace(model, spec, given, fixed)
+        except GuardOnDataDependentSymNode:
+            choices = _choices(module, inputs)
+            if not choices:
+                raise
+            return trace(model, spec, given, fixed, choices)
+    except RuntimeError as error:
+        if not any(words in str(error) for words in TWO_DEVICES):
+            raise
+        return _with_data(module, spec, given, dtype, again)  # it makes tensors on the device of no input
+    finally:
+        before.restore()
 
 
-def _plain_attributes(model: torch.nn.Module) -> dict[str, Any]:
-    """Numbers, words and choices that the model's parts keep in attributes, and how much their lists and dicts hold."""
-    found: dict[str, Any] = {}
-    for path, holder in model.named_modules():
-        for name, value in vars(holder).items():
-            if name.startswith("_") and name in vars(torch.nn.Module()):
-                continue
-            if type(value) in (bool, int, float, str):
-                found[f"{path}.{name}".removeprefix(".")] = value
-            elif type(value) in (list, dict, set, collections.deque):
-                found[f"{path}.{name}".removeprefix(".")] = len(value)
-    return found
+def _refuse_memory(traced: TracedModule, follow: Callable[..., TracedModule]) -> None:
+    """What a call finds in an attribute since the last one has left it there is none of the graph's inputs."""
+    with contextlib.suppress(Exception):  # the problem's code
+        if plain(follow(again=True).program.graph) == plain(traced.program.graph):
+            return
+    names = sorted({f"{place.path}.{place.name}".removeprefix(".") for place in traced.left.places})
+    raise NoDraft(f"forward goes another way where its last call has left something in {', '.join(names)}")
 
 
-def _refuse_counters(model: torch.nn.Module, arguments: tuple, before: dict[str, Any]) -> None:
+def _refuse_counters(module: types.ModuleType, model: torch.nn.Module, arguments: tuple, names: set[str]) -> None:
     """What forward counts in an attribute is a constant of the graph. A cache, which a second call leaves alone, is none."""
-    found = [before]
-    with torch.no_grad(), contextlib.suppress(Exception):  # the problem's code, without data
-        for _ in range(2):
-            model(*arguments)
-            found.append(_plain_attributes(model))
-    changed = {name for name in before if any(later.get(name) != before[name] for later in found[1:])}
-    counted = {name for name in changed if found[-1].get(name) != found[1].get(name) or isinstance(before[name], bool)}
-    if counted:
-        raise Counted(f"forward changes {', '.join(sorted(counted))}, which a draft would take for a constant")
+    for asked, given in ((lambda: model, lambda: arguments), (lambda: _built(module), module.get_inputs)):
+        with torch.no_grad(), contextlib.suppress(Exception):  # the problem's code, at first without data
+            part, held = asked(), []
+            before = Held(part)
+            for _ in range(2):
+                part(*given())
+                held.append(Held(part).numbers())
+            before.restore()
+            first, second = held
+            chosen = {name for name, value in before.numbers().items() if isinstance(value, bool)}
+            names = {name for name in names if second.get(name) != first.get(name) or name in chosen}
+            break
+    if names:
+        raise Counted(f"forward changes {', '.join(sorted(names))}, which a draft would take for a constant")
 
 
 def _registered(model: torch.nn.Module) -> set[str]:
@@ -366,11 +332,16 @@ def _registered(model: torch.nn.Module) -> set[str]:
 
 
 def _with_data(
-    module: types.ModuleType, spec: pytree.TreeSpec, given: list[Any], dtype: torch.dtype | None
+    module: types.ModuleType, spec: pytree.TreeSpec, given: list[Any], dtype: torch.dtype | None, again: bool = False
 ) -> TracedModule:
     """The same with the numbers that forward itself makes tensors of: they need a device that holds data, the inputs do not."""
     model = _built(module)
     model = model if dtype is None else model.to(dtype)
+    if again:
+        before = Held(model)
+        with torch.no_grad():
+            model(*module.get_inputs())
+        before.left_in_attributes()
     with FakeTensorMode(allow_non_fake_inputs=True):
         inputs = [
             torch.empty(a.shape, dtype=a.dtype, device="cpu") if isinstance(a, torch.Tensor) else a for a in given
@@ -417,6 +388,7 @@ def _lost_numbers(graph: ExportedProgram, attributes: set[str]) -> bool:
 def _may_be_open(model: torch.nn.Module, spec: pytree.TreeSpec, leaves: list[Leaf], numbers: set[int]) -> bool:
     """Whether the module answers in the same types where its numbers are tensors, as the exporter has them: beside integers it does not."""
     found: list[list[Any]] = []
+    held = Held(model)
     for places in (numbers, set()):
         given = [_argument(leaf.value, place in places, False) for place, leaf in enumerate(leaves)]
         with (
@@ -426,6 +398,7 @@ def _may_be_open(model: torch.nn.Module, spec: pytree.TreeSpec, leaves: list[Lea
             found.append(
                 [getattr(out, "dtype", None) for out in pytree.tree_leaves(model(*pytree.tree_unflatten(given, spec)))]
             )
+        held.restore()
     return len(found) < 2 or found[0] == found[1]
 
 
@@ -495,3 +468,19 @@ def forward_arguments(text: str, model: type) -> Arguments:
         if argument is not None:
             argument.annotation = None
     return Arguments(arguments)
+
+
+def hints(exported: Exported) -> dict[sympy.Symbol, int]:
+    """The shipped value of each open size."""
+    hints: dict[sympy.Symbol, int] = {}
+    nodes = [n for n in exported.graph.graph.nodes if n.op == "placeholder"]
+    names = [s.arg.name for s in exported.graph.graph_signature.input_specs if s.kind == InputKind.USER_INPUT]
+    for name, leaf in zip(names, exported.leaves, strict=True):
+        node, value = next(n for n in nodes if n.name == name), leaf.value
+        if isinstance(value, torch.Tensor):
+            for size, shipped in zip(node.meta["val"].shape, value.shape, strict=True):
+                if isinstance(size, torch.SymInt):
+                    symbol = size_of(size)
+                    if symbol.is_Symbol:
+                        hints.setdefault(symbol, int(shipped))
+    return hints

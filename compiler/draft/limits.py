@@ -1,4 +1,4 @@
-"""Conditions on open sizes under which the exporter's graph is what the module does."""
+"""Open sizes: conditions on them under which the exporter's graph is what the module does, and what keeps them open."""
 
 from __future__ import annotations
 
@@ -83,3 +83,40 @@ def _names_size(node: ast.AST, sizes: set[str]) -> bool:
         or (isinstance(part, ast.Name) and part.id in {"len", *sizes})
         for part in ast.walk(node)
     )
+
+
+class _IntType(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, int)
+
+
+class Int(int, metaclass=_IntType):
+    """`int` as a problem sees it: of an open size divided without a rest it is an open size, where Python's would fix it."""
+
+    def __new__(cls, value: Any = 0, *base: Any) -> Any:
+        whole = _whole(value) if isinstance(value, torch.SymFloat) else None
+        return int(value, *base) if whole is None else whole
+
+
+def _whole(value: torch.SymFloat) -> torch.SymInt | None:
+    """A quotient of integers as the integer that it is for all sizes; None where it is none."""
+
+    def exact(expr: sympy.Expr) -> sympy.Expr:
+        parts = [exact(part) for part in expr.args]
+        if type(expr).__name__ in ("FloatTrueDiv", "IntTrueDiv"):
+            return parts[0] / parts[1]
+        if type(expr).__name__ == "ToFloat":
+            return parts[0]
+        if expr.is_Float and float(expr).is_integer():
+            return sympy.Integer(int(expr))
+        return expr.func(*parts) if parts else expr
+
+    found = sympy.expand(exact(value.node.expr))
+    if not found.is_integer:
+        return None
+    return value.node.shape_env.create_symintnode(found, hint=int(value.node.hint))
+
+
+def length(value: Any) -> Any:
+    """`len` as a problem sees it: of a tensor an open size, where Python's would fix it."""
+    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else len(value)

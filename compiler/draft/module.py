@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .attributes import Left
 from .block_groups import MEETING_WORDS
 from .index import Index
 from .library import index_text
@@ -126,6 +127,16 @@ def _structure(tree: Any, classes: set[str]) -> str:
     return text if kind in (tuple, list, dict) else f"{name}({text})"
 
 
+def left_lines(model: torch.nn.Module, left: Left, leaves: list[str]) -> list[str]:
+    """What forward leaves in attributes; `leaves` are the texts of all of it."""
+    lines = []
+    for place, spec in zip(left.places, left.specs, strict=True):
+        text, _ = structure_text(leaves[: spec.num_leaves], spec)
+        lines.append(f"{place.text(parameter_text(model, place.path))} = {text}")
+        leaves = leaves[spec.num_leaves :]
+    return lines
+
+
 def _class_text(kind: type, classes: set[str]) -> str:
     if kind.__module__ == "problem":
         classes.add(kind.__name__)
@@ -136,9 +147,9 @@ def _class_text(kind: type, classes: set[str]) -> str:
 
 
 def parameter_text(model: torch.nn.Module, path: str) -> str:
-    """The attribute path of a parameter or buffer in Python."""
+    """The attribute path of a parameter, a buffer or a part in Python."""
     text, holder = "self", model
-    for part in path.split("."):
+    for part in filter(None, path.split(".")):
         lists = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ParameterList)
         if isinstance(holder, lists) and part.isdigit() and not getattr(holder, "under_compile", False):
             text += f"[{part}]"

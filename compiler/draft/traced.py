@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, S
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
+from .attributes import Left, followed_attributes
 from .lowering import LOWERINGS
 from .tensors import NoDraft
 
@@ -59,6 +60,7 @@ class TracedModule:
     program: ExportedProgram
     supposed: list[tuple[frozenset[str], str]]
     """Names and text of each condition on sizes that depend on values which the module's code asked for."""
+    left: Left
 
 
 @contextlib.contextmanager
@@ -178,34 +180,6 @@ def _overlap(a: tuple, b: tuple) -> bool:
     return bool(written.as_strided(*b).any())
 
 
-@contextlib.contextmanager
-def _buffers_of_parts(model: torch.nn.Module) -> Iterator[None]:
-    """A buffer that a part of the model assigns is changed in place when forward ends: the exporter follows no assignment but the model's own."""
-    as_it_is = model.forward
-    places = [(part, name) for part in model.modules() if part is not model for name in part._buffers]
-
-    @functools.wraps(as_it_is)
-    def forward(*arguments: Any, **named: Any) -> Any:
-        before = [(part, name, part._buffers[name]) for part, name in places]
-        out = as_it_is(*arguments, **named)
-        for part, name, old in before:
-            new = part._buffers.get(name)
-            if old is None or new is None or new is old or (new.shape, new.dtype) != (old.shape, old.dtype):
-                continue
-            out = pytree.tree_map(lambda leaf, old=old: leaf.clone() if leaf is old else leaf, out)
-            part._buffers[name] = old.copy_(new)
-        return out
-
-    if not places:
-        yield
-        return
-    model.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        del model.__dict__["forward"]
-
-
 def _of_sizes(made: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """`new_tensor`, of a list of open sizes too, which torch would fix."""
 
@@ -257,6 +231,19 @@ def _hidden(graph: fx.Graph) -> list[tuple[str, ...]]:
     return [tuple(map(str, bound)) for bound in bindings if bound]
 
 
+def plain(graph: fx.Graph) -> list:
+    """What the graph does, without sizes and names."""
+    nodes = [
+        node for node in graph.nodes
+        if not str(node.target).startswith("aten._assert") and (node.op != "placeholder" or node.users)
+    ]  # fmt: skip
+    numbers = {node: place for place, node in enumerate(nodes)}
+    return [
+        (str(node.target) if node.op == "call_function" else node.op, str(fx.map_arg(node.args, lambda n: numbers[n])))
+        for node in nodes
+    ]
+
+
 def _bound(model: torch.nn.Module, values: tuple) -> tuple:
     """One value for each parameter of forward, as torch.export has them: what `*args` takes is one tuple."""
     kinds = [one.kind for one in inspect.signature(model.forward).parameters.values()]
@@ -287,7 +274,7 @@ def trace(
             cumulative,
             of_sizes,
             data,
-            _buffers_of_parts(model),
+            followed_attributes(model) as left,
         ):
             exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
         named = _hidden(exported.graph)
@@ -299,4 +286,4 @@ def trace(
         _refuse_smears(program.graph)
         if supposed and named != _hidden(program.graph):
             raise NoDraft("the module asks for sizes that depend on values, and the exporter names them anew")
-        return TracedModule(program, supposed)
+        return TracedModule(program, supposed, left)

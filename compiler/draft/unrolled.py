@@ -25,6 +25,7 @@ from .inserting import insert
 from .lower_recurrent import EXPLAINED, padded_weights, recurrence
 from .recurrences import fits, padded
 from .tensors import NoDraft, Recurrence
+from .traced import plain
 
 aten = torch.ops.aten
 
@@ -65,17 +66,7 @@ def _same_with_fewer(problem: str, exported: Exported, place: int, dtype: torch.
     graph = fewer.graph.graph
     own_loops(graph)
     rewritten(graph, RULES)
-    return _plain(graph) == _plain(exported.graph.graph)
-
-
-def _plain(graph: fx.Graph) -> list:
-    """What the graph does, without sizes and names."""
-    numbers = {node: place for place, node in enumerate(graph.nodes)}
-    return [
-        (str(node.target) if node.op == "call_function" else node.op, str(fx.map_arg(node.args, lambda n: numbers[n])))
-        for node in graph.nodes
-        if not str(node.target).startswith("aten._assert")
-    ]
+    return plain(graph) == plain(exported.graph.graph)
 
 
 def _open_leading(graph: fx.Graph, name: str) -> None:
