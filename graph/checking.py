@@ -20,7 +20,8 @@ from harness.checks.drawing import distributions
 from harness.checks.expected import Right
 from harness.device import DeviceError
 from harness.evaluate import Evaluator
-from harness.judge.session import Brought, MissingTool, compile_build
+from harness.judge.builds import Brought, compile_build
+from harness.judge.session import MissingTool
 from harness.judge.verification import check_once, first_error
 from harness.problems import pytorch
 from harness.records import Build, DeviceFacts

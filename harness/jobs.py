@@ -23,7 +23,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, PlainSerializer
 
 from harness.evaluate import Evaluator
-from harness.judge.session import BuildPlace, MissingTool, SessionSettings, place_build
+from harness.judge.builds import BuildPlace, place_build
+from harness.judge.session import MissingTool, SessionSettings
 from harness.problems import pytorch
 from harness.questions import KINDS, Compile, EvaluationQuestion, KernelIndependent
 from harness.records import Build, DeviceFacts

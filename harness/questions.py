@@ -17,14 +17,15 @@ from pydantic import BaseModel, Field
 
 from harness import backends, probes
 from harness.checks.drawing import distributions
-from harness.judge import comparisons, quick, search, staging, verification
+from harness.judge import comparisons, draws, quick, search, staging, verification
 from harness.judge.bands import Ratios
+from harness.judge.builds import Brought, BuildPlace, compile_build, place_build
 from harness.judge.comparisons import Case, ComparisonRequest, OtherContexts
+from harness.judge.draws import Drawn
 from harness.judge.quick import Quick
 from harness.judge.search import Tuned, VariantRatios
-from harness.judge.session import Brought, BuildPlace, EvaluationSession, MissingTool, compile_build, place_build
+from harness.judge.session import EvaluationSession, MissingTool
 from harness.judge.tunables import bake
-from harness.judge.verification import Drawn
 from harness.records import Build, DeviceFacts, Outcome, Verdict
 from harness.timing import roofs
 from harness.timing.sampling import ArmFailure
@@ -428,7 +429,7 @@ class Draw(AgainstBaseline[Drawn]):
         return "draws", self.build.candidate, self.baseline, str(self.count)
 
     def answer(self, session: EvaluationSession) -> Drawn:
-        return verification.draws(session, self.build, session.build(self.baseline), self.count)
+        return draws.draw_again(session, self.build, session.build(self.baseline), self.count)
 
     def answer_after_crashes(self, _session: EvaluationSession, fault: str) -> Drawn:
         return Drawn(failure=f"{self.count} draws: {fault}")

@@ -13,11 +13,15 @@ from kernels.spec import SIGNIFICAND_BITS, Spec, Workload
 
 MOST_BYTES = {"cpu": 2 << 20, "cuda": 32 << 20}
 """Bytes that one call may move, by device (upper bound)."""
+FEW_ROWS = range(1, 10)
+"""Numbers of rows that all are tried: remainders of what is done by twos, fours and eights."""
+BEYOND, BEYOND_BYTES = (1 << 16) + 1, 32 << 20
+"""Rows beyond what a launch's second and third extent and 16 bits count, and bytes that the call for them may move."""
 
 
 def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: bool = False) -> tuple[Workload, ...]:
-    """Untimed workloads: many rows, an odd number of them where there may be; each other axis beyond its largest size; the largest
-    sizes in every dtype that lacks them. Empty where the sizes may depend on each other.
+    """Untimed workloads: many rows, an odd number of them where there may be, and more than 65,535; each of FEW_ROWS; each other axis beyond
+    its largest size; the largest sizes in every dtype that lacks them. Empty where the sizes may depend on each other.
 
     Sizes of the visible suite only, since a reason would tell agents what is held out; `held_out`: of all the device's, what
     those of the visible suite lack.
@@ -31,7 +35,8 @@ def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: boo
         known |= {workload.label for workload in crossings(spec, device, dtypes)}
     for workload in _wanted(spec, listed, device, dtypes):
         apart = not any(tensor.strides and spec.overlaps(tensor, workload.axes) for tensor in spec.tensors)
-        if workload.label not in known and apart and _moved(spec, workload) <= MOST_BYTES[device]:
+        most = BEYOND_BYTES if max(workload.axes.values()) >= BEYOND else MOST_BYTES[device]
+        if workload.label not in known and apart and _moved(spec, workload) <= most:
             found.setdefault(workload.label, workload)
     return tuple(found.values())
 
@@ -63,10 +68,25 @@ def _wanted(spec: Spec, listed: list[Workload], device: str, dtypes: tuple[str, 
             if number == 0:
                 many = sizes[rows][-1] - steps[rows] if steps[rows] % 2 else sizes[rows][-1]
                 yield made({**smallest.axes, rows: max(many, steps[rows])}, dtype)
+                for few in FEW_ROWS if steps[rows] == 1 else ():
+                    yield made({**smallest.axes, rows: few}, dtype)
+                beyond = -(-BEYOND // steps[rows]) * steps[rows]
+                yield _narrow(spec, made({**smallest.axes, rows: beyond}, dtype), steps, rows)
         if number == len(dtypes) - 1:
             for axis in spec.axes:
                 if axis != rows:
                     yield made({**smallest.axes, axis: sizes[axis][-1] + steps[axis]}, dtype)
+
+
+def _narrow(spec: Spec, workload: Workload, steps: dict[str, int], rows: str) -> Workload:
+    """The workload with every other axis halved, as far as their sizes may be, until a call of it moves few bytes."""
+    axes = dict(workload.axes)
+    while _moved(spec, workload.model_copy(update={"axes": axes})) > MOST_BYTES["cpu"]:
+        halved = {axis: max(step, axes[axis] // 2 // step * step) for axis, step in steps.items()} | {rows: axes[rows]}
+        if halved == axes:
+            break
+        axes = halved
+    return workload.model_copy(update={"axes": axes})
 
 
 def _moved(spec: Spec, workload: Workload) -> int:

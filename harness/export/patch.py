@@ -16,7 +16,7 @@ from harness.device import facts as device_facts
 from harness.export import launcher, python_call
 from harness.export.dropin import ExportError, infer
 from harness.export.launcher import space, with_include
-from harness.judge.session import Brought, compile_build
+from harness.judge.builds import Brought, compile_build
 from harness.judge.verification import first_error
 from harness.records import DeviceFacts
 from kernels.catalog import Kernel

@@ -310,7 +310,13 @@ class RequestLoop:
             self.call_fenced(function, message["calls"][0], message["fence"])
             return {}
         calls = [self.arguments(arguments) for arguments in message["calls"]]
-        for _ in range(message.get("repeat", 1)):
+        repeat = message.get("repeat", 1)
+        if repeat > 1 and self.neighbours is not None and self.cuda is None:
+            order = (ctypes.c_int32 * len(calls))(*range(len(calls)))
+            entry = ctypes.cast(function, ctypes.c_void_p)
+            self.neighbours.make_calls(entry, *words_of(self.neighbours, calls), order, len(calls), repeat)
+            return check_rounding(self.rounding)
+        for _ in range(repeat):
             for index, prepared in enumerate(calls):
                 if self.cuda:
                     function(*prepared, self.cuda.streams[index % 2])

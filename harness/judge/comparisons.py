@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import Field
 
 from harness import device
-from harness.judge import verification
+from harness.judge import module_checks, verification
+from harness.judge.calls import collect_checks
 from harness.judge.session import CACHES, EvaluationSession
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Cache, Check, Comparison, Interval, Outcome, Suite, Timing, TimingContext, Verdict
@@ -157,7 +158,7 @@ def withhold_doubtful(session: EvaluationSession, request: ComparisonRequest, ve
     ahead = {name: one for name, one in suites.items() if one is not None and one.comparison is Comparison.FASTER}
     if request.itself or not (faster or ahead):
         return verdict
-    why = verification.UNFOLLOWED if verification.UNFOLLOWED in verdict.warnings else _doubts(session, request)
+    why = module_checks.UNFOLLOWED if module_checks.UNFOLLOWED in verdict.warnings else _doubts(session, request)
     if not why:
         return verdict
     unclear = {"comparison": Comparison.UNCLEAR}
@@ -233,7 +234,7 @@ def _checked_again(
     """The process that was timed has made thousands of calls since it was checked. Raises SideFailure where it is wrong now."""
     if request.itself or not workloads or session.rules.is_model(request.build.candidate):
         return []
-    found, fault = verification.collect_checks(verification.checks_of_an_old_process(session, request.build, workloads))
+    found, fault = collect_checks(verification.checks_of_an_old_process(session, request.build, workloads))
     if fault is not None:
         raise ArmFailure(request.mine, fault.outcome, fault.reason)
     return found

@@ -10,9 +10,9 @@ from harness import backends
 from harness.checks.drawing import distributions, draw_inputs
 from harness.checks.tolerance import compute_expected
 from harness.judge import shares
+from harness.judge.module_checks import CONTIGUOUS, check_initial_state, check_second_module, takes_strides
 from harness.judge.rules import KernelRules, kernels_of_calls, profile_timed_calls
 from harness.judge.session import VERSION, EvaluationSession
-from harness.judge.verification import CONTIGUOUS, check_initial_state, check_second_module, takes_strides
 from harness.problems import degenerate as degeneracy
 from harness.problems.pytorch import Problem
 from harness.processes.worker import Worker, WorkerFailure

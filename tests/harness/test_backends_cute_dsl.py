@@ -13,7 +13,7 @@ import pytest
 from graph.checking import HOPPER
 from harness import backends
 from harness.backends import cute_dsl
-from harness.judge.session import compile_build
+from harness.judge.builds import compile_build
 from harness.records import Build
 from harness.store import digest
 from kernels import catalog

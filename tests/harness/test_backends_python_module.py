@@ -19,7 +19,7 @@ from harness.evaluate import Evaluator
 from harness.farside.forms import take_inputs
 from harness.farside.python_worker import LIBRARY_KERNEL
 from harness.judge.comparisons import BASELINE_COPIES, SHARES, ComparisonRequest, withhold_doubtful
-from harness.judge.verification import map_buffers
+from harness.judge.session import map_buffers
 from harness.processes.fork_server import get_fork_server
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Suite, Verdict
 from harness.store import Store

@@ -11,7 +11,7 @@ import pytest
 from harness import backends
 from harness.backends import cpu
 from harness.export import patch
-from harness.judge.session import Brought, compile_build
+from harness.judge.builds import Brought, compile_build
 from harness.records import DeviceFacts
 from kernels.spec import BuildSettings, Size, Spec, Tensor, Workload
 from nodes.rewrites.registry import Facts, catalog

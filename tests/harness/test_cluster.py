@@ -24,7 +24,7 @@ from harness.engines import EngineChoice, EngineError
 from harness.engines.dask import Cluster
 from harness.evaluate import Evaluator
 from harness.jobs import EvaluationServer, Job, JobAnswer
-from harness.judge.session import place_build
+from harness.judge.builds import place_build
 from harness.questions import CheckToolchain, Compile, EvaluationQuestion
 from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, Verdict
 from harness.remote import Clock

@@ -16,7 +16,8 @@ from harness import device
 from harness.evaluate import Evaluator
 from harness.judge import comparisons
 from harness.judge.comparisons import ALONE_BLOCKS, ComparisonRequest, OtherContexts
-from harness.judge.verification import _launch, _leaks
+from harness.judge.draws import _launch
+from harness.judge.many_calls import _leaks
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing, Verdict
 from harness.store import Store
@@ -458,8 +459,8 @@ def test_what_the_launch_path_takes_is_asked_of_both_on_a_gpu(tmp_path: Any, mon
     asked: list[Any] = []
     message = lambda **more: {"dtype": "float32", **more}  # noqa: E731
     bench = SimpleNamespace(message=message, write=lambda slot, inputs: asked.append((slot, inputs)))
-    monkeypatch.setattr("harness.judge.verification.map_buffers", lambda *_: bench)
-    monkeypatch.setattr("harness.judge.verification.make_case", lambda *_: SimpleNamespace(inputs="of its own"))
+    monkeypatch.setattr("harness.judge.draws.map_buffers", lambda *_: bench)
+    monkeypatch.setattr("harness.judge.draws.make_case", lambda *_: SimpleNamespace(inputs="of its own"))
     seconds = {"mine": 2e-6, "base": 5e-6}
 
     def worker(one: Build) -> Any:

@@ -14,9 +14,9 @@ import pytest
 from harness import backends
 from harness.evaluate import Evaluator
 from harness.judge.comparisons import OtherContexts
+from harness.judge.draws import Drawn
 from harness.judge.quick import Quick
 from harness.judge.search import Tuned
-from harness.judge.verification import Drawn
 from harness.questions import (
     CompareBriefly,
     Draw,

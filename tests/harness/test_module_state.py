@@ -14,7 +14,7 @@ from harness.evaluate import Evaluator
 from harness.farside import module_state
 from harness.farside.describe import Trial
 from harness.farside.nest import UnfitProblem
-from harness.judge import rows, verification
+from harness.judge import module_checks, rows
 from harness.judge.comparisons import ComparisonRequest, withhold_doubtful
 from harness.problems.pytorch import Problem, open_problem
 from harness.records import Comparison, Interval, Outcome, Suite, Verdict
@@ -406,7 +406,7 @@ def test_who_leaves_out_weights_that_begin_as_a_constant_is_warned_of_and_never_
         build = evaluator.build(evaluator.store.put(text))
         verdict = evaluator.verify(build)
         assert verdict.passed, verdict.reason
-        assert (verification.UNFOLLOWED in verdict.warnings) is left_out, verdict.warnings
+        assert (module_checks.UNFOLLOWED in verdict.warnings) is left_out, verdict.warnings
         if left_out:
             faster = Suite(speedup=Interval(median=2, low=1.9, high=2.1), comparison=Comparison.FASTER)
             timed = Verdict.model_construct(**dict(verdict.model_copy(update={"suite": faster})))
@@ -444,3 +444,13 @@ def test_what_a_random_module_keeps_is_judged_in_each_call(momentum: str, tmp_pa
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
     assert verdict.outcome is (Outcome.INCORRECT if momentum else Outcome.PASSED), verdict.reason
     assert not any("a copy would do" in one for one in verdict.warnings)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_module_that_is_wrong_in_one_call_of_97_is_found(stateful: bool, opened, tmp_path: Path):
+    """It counts its calls beside what Model keeps, so that no state that is judged shows it."""
+    init, keeps = ("self.register_buffer('seen', torch.zeros(8))", "self.seen.add_(x[0]); ") if stateful else ("", "")
+    wrong = f"self.__dict__['n'] = self.__dict__.get('n', 0) + 1; {keeps}return x.exp() * (self.n % 97 != 0)"
+    problem = opened(module(init or "pass", f"{keeps}return x.exp()") + INPUTS)
+    (verdict,) = verdicts(problem, [module(init or "pass", wrong, "ModelNew")], tmp_path / "store")
+    assert verdict.outcome is Outcome.INCORRECT and "of 128 in a row" in verdict.reason, verdict.reason

@@ -24,7 +24,7 @@ from harness.farside import problem_module
 from harness.farside.describe import Trial
 from harness.farside.distributions import distribution
 from harness.farside.numerics import convolutions_in_tf32
-from harness.judge import of_problems, verification
+from harness.judge import calls, of_problems
 from harness.problems import degenerate
 from harness.problems.pytorch import POOL, Box, Problem, open_problem, reopen
 from harness.processes.worker import WorkerFailure
@@ -289,7 +289,7 @@ def test_what_a_slow_call_of_model_takes_is_kept_from_its_checks(opened, tmp_pat
     slept = f"__import__('time').sleep({wait_s}); return self"
     problem = opened(HEAD + LINEAR.format("nn.Linear(33, 33)").replace("return self", slept))
     if not wait_s:  # however long it takes on a machine that is busy, no call counts as slow
-        monkeypatch.setattr(verification, "SLOW_CALL_S", math.inf)
+        monkeypatch.setattr(calls, "SLOW_CALL_S", math.inf)
     with Evaluator(problem, "cpu", Store(tmp_path)) as evaluator:
         assert evaluator.verify(evaluator.build(evaluator.store.put(problem.text))).passed
         paces = list(evaluator.paces_us.values())

@@ -19,7 +19,7 @@ from harness.evaluate import Evaluator
 from harness.farside import triton_calls
 from harness.farside.triton_calls import CACHE, LATE
 from harness.judge import pool, triton_kernels
-from harness.judge.verification import map_buffers
+from harness.judge.session import map_buffers
 from harness.problems.pytorch import open_problem
 from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Outcome

@@ -1,0 +1,114 @@
+"""Many calls of one process: what is right at first must stay so, in every call, and in its memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness.checks.buffers import GuardedBuffers
+from harness.checks.cases import Case
+from harness.judge.calls import judge_calls
+from harness.judge.rows import MANY, PACED
+from harness.judge.session import EvaluationSession
+from harness.processes.worker import Worker, WorkerFailure, time_request
+from harness.records import Check, Outcome
+
+QUICK_S, MANY_S = 50e-6, 0.25
+"""Seconds of a call up to which a kernel makes MANY of them, and that the calls of a slower one may take."""
+LONG, LONG_S = (1 << 16) + 1, 0.3
+"""Calls of the smallest workload, and seconds that they may take."""
+LOOKED_AT, LOOKS_S = 128, 0.15
+"""Calls of each small workload that are looked at one by one, and seconds that they may take."""
+LEAK_LEAST, LEAK_A_CALL = 64 << 20, 16 << 10
+"""Bytes that a process may take in all, and for each call, while it makes many calls."""
+LEAK_SERIES, LEAK_ALIKE = {"cuda": 3, "cpu": 2}, 1.25
+"""Series of calls that must all take too much before a process leaks, and the largest quotient of what two of them take a call,
+where the memory is not its own alone."""
+
+
+def check_many_calls(
+    session: EvaluationSession, worker: Worker, bench: GuardedBuffers, cases: list[Case]
+) -> Iterator[Check]:
+    """MANY calls, or as many as MANY_S allows, and then all cases once more: what is right at first must stay so, and in its memory."""
+    layout, spec = bench.layout, session.spec
+    if any(one.role == "inout" and "float" not in spec.dtype(one, layout.workload) for one in spec.tensors):
+        return  # indices that a call changes would lead anywhere in the next one
+    yield from _look_at_each(session, worker, bench, cases[0])
+    bench.write(0, cases[0].inputs)
+    message = bench.message()
+    worker.request(message, timeout_s=session.call_s)  # what a first call sets aside stays
+    series: list[tuple[int, int]] = []
+    before = _taken(session, worker)
+    shared = session.device == "cuda"
+    longest = layout.workload == min(session.suite(), key=session.moved_bytes)
+    while not series or (len(series) < LEAK_SERIES[session.device] and _leaks(series, shared=shared)):
+        done = _repeat(session, worker, message, longest=longest and not series)
+        now = _taken(session, worker)
+        series.append((now - before, done))
+        before = now
+    if _leaks(series, shared=shared):
+        taken, done = (sum(part) for part in zip(*series, strict=True))
+        said = f"its process took {taken / 2**20:.0f} MiB more in {done} calls, in each of {len(series)} series of them"
+        raise WorkerFailure(Outcome.OUT_OF_RESOURCES, f"{said}, at {layout.workload.label}")
+    name = f"after {1 + sum(done for _, done in series)} calls"
+    for case in cases:
+        yield from judge_calls(session, worker, bench, [replace(case, name=f"{case.name} {name}")])
+
+
+def _leaks(series: list[tuple[int, int]], *, shared: bool) -> bool:
+    """Whether every series of (bytes taken, calls) took too much and, of `shared` memory, as much a call as the others:
+    who takes memory of the same GPU meanwhile takes another amount each time."""
+    if any(taken <= LEAK_LEAST + LEAK_A_CALL * done for taken, done in series):
+        return False
+    a_call = [taken / done for taken, done in series]
+    return not shared or max(a_call) <= LEAK_ALIKE * min(a_call)
+
+
+def _look_at_each(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, case: Case) -> Iterator[Check]:
+    """LOOKED_AT calls one after another, each looked at: who leaves out one call of so many or fewer is found out. What has the bits of outputs
+    that were checked is right; else it is checked, for LOOKS_S at the most."""
+    import torch
+
+    checked, done, began = dict[str, torch.Tensor](), 0, time.perf_counter()
+    while done < LOOKED_AT and (done < 2 or time.perf_counter() - began < LOOKS_S):
+        bench.write(0, case.inputs)
+        worker.request(bench.message(), timeout_s=session.patience_s(case.workload))
+        now = {name: values.contiguous().view(torch.uint8) for name, values in bench.outputs(0).items()}
+        done += 1
+        if not checked or not all(torch.equal(now[name], checked[name]) for name in now):
+            check = bench.check_outputs(0, case.expected, f"{case.name}, call {done} of {LOOKED_AT} in a row")
+            if not check.passed or not checked:
+                yield check
+            checked = {name: values.clone() for name, values in now.items()}
+    yield Check(workload=case.workload.label, name=f"{done} calls in a row, each looked at", passed=True)
+
+
+def _repeat(session: EvaluationSession, worker: Worker, message: dict[str, Any], *, longest: bool) -> int:
+    """How often it was called: MANY times, or what a slow one allows; with `longest` until a counter of 16 bits has gone round, where LONG_S
+    suffices."""
+    done, spent, part, a_call = 0, 0.0, PACED, 0.0
+    while done < MANY or (longest and done < LONG and spent + (LONG - done) * a_call < LONG_S):
+        part = min(part, (MANY if done < MANY else LONG) - done)
+        _answer, seconds = time_request(worker, message | {"repeat": part}, timeout_s=session.call_s)
+        done, spent, a_call = done + part, spent + seconds, seconds / part
+        if spent > MANY_S and a_call >= QUICK_S:
+            break
+        part = 2 * part if a_call < QUICK_S else part
+    return done
+
+
+def _taken(session: EvaluationSession, worker: Worker) -> int:
+    """Bytes of the GPU's memory, or on a CPU of addresses of a worker's process; 0 where they are not known."""
+    if session.device == "cuda":
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+    with suppress(OSError, ValueError):
+        return int(Path(f"/proc/{worker.process.pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

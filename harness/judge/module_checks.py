@@ -1,0 +1,96 @@
+"""What a network does with a module beside calling it: several of one class, weights that are loaded, inputs of other layouts."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+from harness.checks.cases import Case
+from harness.checks.drawing import distributions
+from harness.checks.tolerance import compute_expected
+from harness.farside.problem import CONSTANT, VARIED
+from harness.judge.calls import collect_checks, judge_calls
+from harness.judge.session import EvaluationSession, map_buffers
+from harness.problems.pytorch import Problem
+from harness.processes.worker import Worker, WorkerFailure
+from harness.records import Build, Check, Outcome
+from kernels.catalog import KernelError
+from kernels.spec import Workload
+
+LOADED_LATER = "weights that are loaded into it (load_state_dict) after it was made change nothing, or not all: it keeps what it made of the first"
+UNFOLLOWED = "weights that begin as a constant (a bias of zeros, a norm's weight of ones) change nothing, or not all, whatever they are: it leaves them out"
+CONTIGUOUS = "inputs that are not contiguous in memory, such as a transposed tensor, give a wrong answer or end the process: it takes them for contiguous"
+
+
+def check_second_module(
+    session: EvaluationSession, problem: Problem, build: Build, workloads: tuple[Workload, ...]
+) -> tuple[list[Check], tuple[str, ...]]:
+    """A second module of the same class with weights of its own in the same process, and then the first one again: a network has
+    many. At last the first one with the second one's weights, as who loads a checkpoint into it has it: who keeps what it made of its
+    weights is warned of, since KernelBench does not ask for that. Raises WorkerFailure for what one module has of the other."""
+    workload = min(workloads, key=session.moved_bytes)
+    case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
+    worker, made, seed = session.pool.get(build), [], 1 + secrets.randbits(30)
+    bench = map_buffers(session, worker, workload, 1)
+    with problem.another_instance(seed):
+        right = compute_expected(problem, workload, case.inputs, case.name)
+        other = Case(workload, f"{case.name}, a second module", case.inputs, right)
+        made += list(judge_calls(session, worker, bench, [other], instance=seed))
+    first = replace(case, name=f"{case.name}, the first module behind a second one")
+    made += list(judge_calls(session, worker, bench, [first]))
+    if (fault := collect_checks(made)[1]) is not None:
+        raise fault
+    bench.write(0, case.inputs)
+    answer = worker.request(bench.message(weights=seed), timeout_s=session.call_s)
+    if answer.get("lacking"):
+        return made, (
+            f"Model's weights cannot be loaded into it: it has no {str(answer['lacking'])[:100]} of that shape",
+        )
+    with problem.another_instance(seed):  # which is asked again before anything is called wrong
+        follows = bench.check_outputs(0, right, "").passed
+    said = () if follows else (LOADED_LATER,)
+    if not _follows(session, problem, worker, case, CONSTANT) and _follows(session, problem, worker, case, VARIED):
+        said = (*said, UNFOLLOWED)
+    return made, said
+
+
+def _follows(session: EvaluationSession, problem: Problem, worker: Worker, case: Case, which: str) -> bool:
+    """Whether a new module is right with such weights moved before its first call; where Model has none, too, or does not take them.
+
+    Who makes something of its weights when it is made follows neither kind: of that LOADED_LATER is said.
+    """
+    seed = 1 + secrets.randbits(30)
+    bench = map_buffers(session, worker, case.workload, 1)
+    bench.write(0, case.inputs)
+    with problem.another_instance(seed, which):
+        try:
+            right = compute_expected(problem, case.workload, case.inputs, case.name)
+        except (KernelError, WorkerFailure):
+            return True
+        answer = worker.request(bench.message(instance=seed, moved=which), timeout_s=session.call_s)
+        return bool(answer.get("lacks_moved")) or bench.check_outputs(0, right, "").passed
+
+
+def takes_strides(session: EvaluationSession, build: Build, workload: Workload) -> bool:
+    """Whether a module is right, or says that it is not, for inputs that are not contiguous. Its process may end with it."""
+    case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
+    worker = session.pool.get(build)
+    bench = map_buffers(session, worker, workload, 1)
+    bench.write(0, case.inputs)
+    try:
+        worker.request(bench.message(strided=True), timeout_s=session.call_s)
+    except WorkerFailure as fault:
+        session.pool.drop(build.candidate)
+        return not fault.reason.startswith("the process ")  # an error that it raises says so
+    return bench.check_outputs(0, case.expected, "").passed
+
+
+def check_initial_state(session: EvaluationSession, problem: Problem, build: Build, workload: Workload) -> Check:
+    """Whether a module begins in the state in which Model begins: judged calls are given theirs. Raises WorkerFailure."""
+    worker = session.pool.get(build)
+    bench = map_buffers(session, worker, workload, 1)
+    worker.request(bench.message(constructed=problem.seed), timeout_s=session.call_s)
+    said = problem.compare_initial_state(workload, bench.outputs(0))
+    if said:
+        raise WorkerFailure(Outcome.INCORRECT, said)
+    return Check(workload=workload.label, name="state before any call", passed=True)
