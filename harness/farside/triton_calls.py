@@ -3,11 +3,17 @@ the process that is judged may start none. So a candidate's calls are made once 
 (harness/judge/triton_kernels.py), and what was compiled there is found by the judged one in a folder of the candidate's own.
 
 On a CPU, for which Triton has no compiler, its interpreter serves.
+
+`@triton.autotune`: how many configurations are measured is bounded, and what was chosen stays chosen. The process that fills a candidate's folder
+measures, up to MOST_FIRST configurations of a kernel the first time, at its later keys the fastest MOST_LATER of these; every other process takes what
+CHOSEN says, and measures nothing, so that what is judged and what is timed is one configuration a key. The interpreter, whose times say nothing, takes the first.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import json
 import os
 import re
@@ -21,6 +27,9 @@ CACHE = "triton"
 SAID = "programs_said.json"
 """File in CACHE with what programs printed while it was filled. Triton asks ptxas for its version, and the linker for
 libcuda, to name what it looks for, and these may not be started any more."""
+CHOSEN = "autotuned.json"
+"""Kernel -> key -> the configuration by its text. In the folder of what was compiled."""
+MOST_FIRST, MOST_LATER = 16, 4
 LATE = (
     "Triton wants to compile a kernel that no call with the suite's sizes compiled before: here no compiler may be started. "
     "A kernel's compile-time arguments may depend on shapes and dtypes only"
@@ -35,13 +44,14 @@ def uses_triton(source: str) -> bool:
 
 def settle(folder: str, *, gpu: bool, compilers: bool) -> None:
     """Before a candidate of `folder` is executed. `compilers`: programs may be started here, and the folder is filled."""
+    cache = Path(folder) / CACHE
+    tunes = _tunes(Path(folder))
     if not gpu:
         os.environ["TRITON_INTERPRET"] = "1"
+        if tunes:
+            bound_tuning(None, measures=False)
         return
-    cache = Path(folder) / CACHE
     os.environ["TRITON_CACHE_DIR"] = str(cache)
-    # What autotune found is kept beside what it compiled: else each process measures all configurations anew, at each size.
-    os.environ["TRITON_CACHE_AUTOTUNING"] = "1"
     for group in cache.glob("*/__grp__*"):
         rewrite_paths(group)
     if compilers:
@@ -50,6 +60,14 @@ def settle(folder: str, *, gpu: bool, compilers: bool) -> None:
     elif cache.is_dir():
         subprocess.check_output = replaying(cache / SAID)
         subprocess.Popen = TooLate  # type: ignore[misc]
+    if tunes:
+        bound_tuning(cache, measures=compilers)
+
+
+def _tunes(folder: Path) -> bool:
+    """Whether a candidate, or a module that its kernel brings, names Triton's tuner, and Triton is here."""
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in folder.rglob("*.py"))
+    return importlib.util.find_spec("triton") is not None and any("autotune" in text for text in texts)
 
 
 def rewrite_paths(group: Path) -> None:
@@ -90,3 +108,72 @@ def replaying(path: Path) -> Callable[..., Any]:
 class TooLate(subprocess.Popen):
     def __init__(self, *_arguments: Any, **_options: Any) -> None:
         raise RuntimeError(LATE)
+
+
+class Choices(dict[Any, Any]):
+    """A tuner's key -> configuration, in place of its own."""
+
+    def __init__(self, tuner: Any, path: Path | None, measures: bool) -> None:
+        super().__init__()
+        self.tuner, self.path, self.measures = tuner, path, measures
+        function = tuner.base_fn
+        self.kernel = f"{function.__module__}.{function.__qualname__}"
+        self.fastest: list[str] = []
+        """Configurations by their texts, in the order of the times of the first key that was measured."""
+
+    def known(self) -> dict[str, str]:
+        if self.path is None or not self.path.is_file():
+            return {}
+        found: dict[str, str] = json.loads(self.path.read_text()).get(self.kernel, {})
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        if super().__contains__(key):
+            return True
+        known = self.known()
+        text = known.get(str(key))
+        if text is None and self.measures:
+            return False
+        if text is None and known:  # a key that no call had before: what most others have
+            texts = list(known.values())
+            text = max(texts, key=texts.count)
+        configs = self.tuner.configs
+        super().__setitem__(key, next((one for one in configs if str(one) == text), configs[0]))
+        return True
+
+    def __setitem__(self, key: Any, config: Any) -> None:
+        super().__setitem__(key, config)
+        if self.path is None or not self.measures:
+            return
+        held = json.loads(self.path.read_text()) if self.path.is_file() else {}
+        held.setdefault(self.kernel, {})[str(key)] = str(config)
+        self.path.write_text(json.dumps(held))
+
+    def bound(self, configs: list[Any]) -> list[Any]:
+        """Those of the configurations that are measured now."""
+        times: dict[Any, Any] = getattr(self.tuner, "configs_timings", None) or {}  # of an earlier key
+        if not self.fastest and times:
+            self.fastest = [str(one) for one in sorted(times, key=lambda one: times[one])]
+        if self.fastest:
+            again = [one for one in configs if str(one) in self.fastest[:MOST_LATER]]
+            if again:
+                return again
+        most = MOST_LATER if self.fastest else MOST_FIRST
+        return configs if len(configs) <= most else [configs[at * len(configs) // most] for at in range(most)]
+
+
+def bound_tuning(cache: Path | None, *, measures: bool) -> None:
+    """From here on, of tuners that are made. `cache`: the folder that holds CHOSEN, None in the interpreter. Needs Triton."""
+    tuners = importlib.import_module("triton.runtime.autotuner").Autotuner
+    own = tuners.__init__
+
+    def make(self: Any, *given: Any, **named: Any) -> None:
+        own(self, *given, **named)
+        if len(self.configs) < 2:
+            return
+        choices = Choices(self, cache / CHOSEN if cache is not None else None, measures)
+        prune = self.prune_configs
+        self.cache, self.cache_results = choices, False
+        self.prune_configs = lambda *more, **others: choices.bound(prune(*more, **others))
+
+    tuners.__init__ = make

@@ -288,3 +288,45 @@ def test_nothing_is_copied_through_a_link_or_without_end(tmp_path: Path, monkeyp
     monkeypatch.setattr(triton_kernels, "MOST_BYTES", 3)
     with pytest.raises(WorkerFailure, match="MiB"):
         triton_kernels.gather(source, tmp_path / "other")
+
+
+TUNED = SILU.replace(
+    "@triton.jit",
+    '@triton.autotune(configs=[triton.Config({"BLOCK": 512}), triton.Config({"BLOCK": 1024})], key=["width"])\n@triton.jit',
+).replace("hidden, BLOCK=1024", "hidden")
+
+
+def test_a_tuned_kernel_is_interpreted_with_its_first_configuration(evaluator: Evaluator):
+    pytest.importorskip("triton")
+    verdict = evaluator.verify(evaluator.build(evaluator.store.put(TUNED)), only=evaluator.suite()[0])
+    assert verdict.outcome is Outcome.PASSED, verdict.reason
+
+
+class Tuner:
+    """What of Triton's is asked."""
+
+    def __init__(self, count: int):
+        self.configs = [f"BLOCK: {size}" for size in range(count)]
+        self.base_fn = Tuner.tune
+        self.configs_timings: dict[str, float] = {}
+
+    def tune(self, choices: triton_calls.Choices, key: int) -> tuple[str, int]:
+        """As its `run` does: the configuration, and how many were measured."""
+        measured: list[str] = []
+        if key not in choices:
+            measured = choices.bound(self.configs)
+            self.configs_timings = {one: abs(int(one.split()[1]) - 40) for one in measured}
+            choices[key] = min(measured, key=self.configs_timings.__getitem__)
+        return choices[key], len(measured)
+
+
+def test_tuning_is_bounded_and_what_was_chosen_stays_chosen(tmp_path: Path):
+    path, tuner = tmp_path / "autotuned.json", Tuner(64)
+    filling = triton_calls.Choices(tuner, path, True)
+    made = [tuner.tune(filling, key) for key in (10, 20, 10)]
+    assert made == [("BLOCK: 40", 16), ("BLOCK: 40", 4), ("BLOCK: 40", 0)]
+    other = Tuner(64)
+    judged = triton_calls.Choices(other, path, False)
+    assert [other.tune(judged, key) for key in (20, 10, 30)] == [("BLOCK: 40", 0)] * 3
+    nowhere = Tuner(3)
+    assert nowhere.tune(triton_calls.Choices(nowhere, None, False), 1) == ("BLOCK: 0", 0)
