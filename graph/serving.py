@@ -37,7 +37,8 @@ from nodes.state import State
 from nodes.stops import standing
 from nodes.workbench.arguments import MAKERS, Arguments, CompileArguments, SubmitArguments
 from nodes.workbench.arguments import TOOLS as BENCH
-from nodes.workbench.bench import ToolResult, Workbench
+from nodes.workbench.bench import Workbench
+from nodes.workbench.results import ToolResult
 
 FREE = ("read", "submit")
 """Tools that may still be called once the round's seconds are used up."""

@@ -37,7 +37,8 @@ from nodes.roles import Asking, Conversation, Policy, ToolUser, Turn, TurnReques
 from nodes.roles import ToolCall as Call
 from nodes.state import Draft, State
 from nodes.workbench.arguments import MAKERS, SOURCE_CHARS, TOOLS, Arguments
-from nodes.workbench.bench import ToolResult, Workbench
+from nodes.workbench.bench import Workbench
+from nodes.workbench.results import ToolResult
 
 FREE = ("read", "submit")
 """Tools that may still be called once their seconds are used up."""

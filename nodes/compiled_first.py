@@ -11,7 +11,8 @@ from nodes.context import Context
 from nodes.roles import COMPILED_FIRST, Attempt, Plan
 from nodes.state import State
 from nodes.workbench.arguments import TimeArguments, TryScheduleArguments
-from nodes.workbench.bench import ToolResult, Workbench
+from nodes.workbench.bench import Workbench
+from nodes.workbench.results import ToolResult
 
 TITLE = "the source that Astrolabe's compiler writes from the reference"
 NOT_SUBMITTED = "timed in a short comparison and not submitted: submit it, or start from it, where its gains are good"

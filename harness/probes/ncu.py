@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import math
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,10 @@ NEEDS_CALLS = True
 DEVICE = "cuda"
 SECONDS = 30.0
 """Of one call under the tool, which takes it some seconds; where other tools hold the device's counters it waits for them."""
+
+PATIENCE_S = 300.0
+"""After a call that was ended for its time no other is begun for so long: each round of a run would wait again."""
+_busy_until = 0.0  # by time.monotonic
 
 # What a reading is called -> the counter, a name that holds from Volta on. The order is that of the readings.
 METRICS = {
@@ -119,12 +124,17 @@ def collect(
     tool: Path, options: Sequence[str], spec: Spec, build: Build, workload: Workload, on: str
 ) -> tuple[str, Ran]:
     """The table that ncu writes with those options of one call in the tools' box, and how it ended. Raises Unavailable."""
+    global _busy_until
+    if time.monotonic() < _busy_until:
+        raise ToolboxUnavailable(f"ncu took longer than {SECONDS:g} s a short while ago: others may hold the counters")
     # Clocks are left as they are, since other work may be timed; the cache is flushed before each replay.
     common = ["--csv", "--clock-control", "none", "--log-file", "counters.csv", "--launch-count", str(LAUNCHES)]
     with Toolbox() as box:
         staged = staging.stage(spec, build, [workload], on, box.scratch)
         readable = [*staged.readable, str(tool), str(tool.resolve().parent)]
         ran = box.run([str(tool), *common, *options, *staged.command], readable=readable, seconds=SECONDS)
+        if ran.killed:
+            _busy_until = time.monotonic() + PATIENCE_S
         return box.read("counters.csv"), ran
 
 

@@ -25,7 +25,7 @@ from nodes.roles import (
     PolicyPaused,
     Usage,
 )
-from nodes.workbench.bench import ToolResult
+from nodes.workbench.results import ToolResult
 
 SUBMIT, FINISH = "submit", "finish"
 

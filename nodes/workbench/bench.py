@@ -12,20 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from pydantic import Field
-
 from harness.evaluate import Evaluator
-from harness.judge.quick import Case
+from harness.judge.quick import Case, Quick
 from harness.judge.search import find_open_tunables
 from harness.judge.tunables import tunables
 from harness.probes.sass import ToolFailed
-from harness.records import Cache, Outcome, Timing, Verdict
+from harness.records import Cache, Outcome, Verdict
 from harness.store import Store
 from harness.tools.listing import functions
-from kernels.spec import Frozen, Spec, Workload, expression
+from kernels.spec import Spec, Workload, expression
 from nodes import compiling, ledger
 from nodes.knowledge import every, families_of, page
-from nodes.ledger import Pooled
 from nodes.policies.render import SHORT, data, difference, knowledge
 from nodes.policies.replies import UnfitReply, apply_edits
 from nodes.roles import Attempt
@@ -41,8 +38,8 @@ from nodes.workbench.arguments import (
     TimeArguments,
     TryScheduleArguments,
 )
-from nodes.workbench.variants import MINE, fastest, make_variant
-from nodes.workbench.variants import beside as beside_of
+from nodes.workbench.results import ToolResult
+from nodes.workbench.variants import MINE, fastest, make_variant, told_of_each
 
 SECONDS_OF_VARIANTS, SECONDS_A_VARIANT = 15.0, 4.0
 """Of timing several forms of a source, and for each of them: such as are alike would be timed until their seconds are over, since nothing
@@ -53,32 +50,6 @@ MOST_BYTES = 256 << 20
 
 class ToolRefused(ValueError):
     """What was asked for cannot be done; the message is one sentence to the model, without text of other programs."""
-
-
-class ToolResult(Frozen):
-    """What a tool answers: words for the model, and the facts of it that the run keeps."""
-
-    text: str
-    tool: str = ""
-    candidate: str = ""
-    """Hash of the source that it was about; of several the best."""
-    made: tuple[str, ...] = ()
-    """Hashes of all sources that were built."""
-    outcome: Outcome | None = None
-    """Outcome of compile (PASSED: it builds), check or time."""
-    checked: bool = False
-    """Whether the outcome is that of a check, and not of the compiler alone."""
-    gain: float | None = None
-    """Geometric mean of the median speedups over the baseline, from `time`."""
-    over_best: float | None = None
-    """The same over the best so far, where it was timed beside that."""
-    submitted: bool = False
-    """Whether the call ended the work: `submit`, or a tool that was to submit what it made."""
-    none: str = ""
-    """The reason given to `submit` why no source comes of the plan."""
-    notes: str = ""
-    spec_doubt: str = ""
-    seconds: float = Field(default=0.0, ge=0)
 
 
 class Workbench:
@@ -163,7 +134,7 @@ class Workbench:
         texts = [(text, asked.note)]
         for number, variant in enumerate(asked.variants, start=1):
             try:
-                texts.append((make_variant(text, variant), variant.note or f"variant {number} of {asked.note}"))
+                texts.append((make_variant(text, variant), variant.note or f"variant {number} of {asked.note or 'it'}"))
             except UnfitReply as unfit:
                 why = data(str(unfit), "why")
                 return ToolResult(text=f"compile: variant {number} cannot be made; nothing was built\n{why}")
@@ -236,16 +207,30 @@ class Workbench:
                 return (
                     found := self.check(CheckArguments(), first)
                 ), candidates if found.outcome is Outcome.PASSED else []
-            with self._device:
-                verdicts = [self._verified(candidate) for candidate in candidates]
-            going = [verdict.candidate for verdict in verdicts if verdict.passed]
-            best = next((verdict for verdict in verdicts if verdict.passed), verdicts[0])
-            text = shown.describe_several_checks(verdicts)
-            return ToolResult(text=text, candidate=best.candidate, outcome=best.outcome, checked=True), going
+            return self._check_several(candidates)
         several = SECONDS_OF_VARIANTS + SECONDS_A_VARIANT * len(candidates)
         seconds = several if len(candidates) > 1 else TimeArguments().seconds
         timed = self._timed(candidates, (self.incumbent,), cases, seconds)
+        if timed.gain is None and timed.outcome is Outcome.PASSED and len(candidates) > 1:  # one beside it failed there
+            with self._device:
+                candidates = [one for one in candidates if self._verified(one).passed]
+            timed = self._timed(candidates, (self.incumbent,), cases, seconds)
         return timed, [timed.candidate]
+
+    def _check_several(self, candidates: list[str]) -> tuple[ToolResult, list[str]]:
+        """Forms of one source: all checks for the first, and if it is right a few for the others, which are mostly right or wrong alike;
+        the one that is the fastest has all of them before it is taken (`_timed`)."""
+        first, *others = candidates
+        with self._device:
+            whole = self._verified(first)
+            smallest = min(self.evaluator.suite(), key=self.evaluator.moved_bytes)
+            brief = [self.evaluator.verify(self.evaluator.build(one), only=smallest) for one in others if whole.passed]
+        for verdict in brief:
+            if not verdict.passed:
+                ledger.record_verdict(self.store, verdict)
+        text = shown.describe_several_checks(whole, brief, smallest.label)
+        going = [verdict.candidate for verdict in (whole, *brief) if verdict.passed]
+        return ToolResult(text=text, candidate=first, outcome=whole.outcome, checked=True), going
 
     def check(self, asked: CheckArguments, last: str) -> ToolResult:
         candidate = self.source(asked.candidate, last)
@@ -283,29 +268,19 @@ class Workbench:
         arms = {name: one for name, one in every.items() if name == MINE or one in more}
         with self._device:
             quick = self.evaluator.compare_briefly(self.evaluator.build(first), rivals, cases, seconds=seconds)
-        best = fastest(quick, arms) if quick.pairs else MINE
-        said: dict[str, tuple[list[Timing], list[dict[str, Pooled]]]] = {}
-        for arm, candidate in arms.items():
-            said[arm] = timings, pooled = [], []
-            for at, timing in enumerate(quick.timings):
-                known = {
-                    name: ledger.pool_series(
-                        self.store, candidate, every[name], timing, series, self.evaluator.facts.device
-                    )
-                    for name, series in (beside_of(quick.pairs[at], arm) if quick.pairs else {}).items()
-                }
-                if arm != MINE and quick.spreads:
-                    timing = timing.model_copy(update={"time_us": quick.spreads[at][arm].median_us})
-                if base := known.get("baseline"):
-                    update = {"speedup": base.speedup, "comparison": base.comparison, "samples": base.samples}
-                    timing = timing.model_copy(update=update)
-                timings.append(timing)
-                pooled.append(known)
-            ledger.record_times(self.store, candidate, timings)
+        best, wrong = self._fastest(quick, arms) if quick.pairs else (MINE, [])
+        said = told_of_each(self.store, quick, every, self.evaluator.facts.device)
+        for arm, (timings, _) in said.items():
+            ledger.record_times(self.store, every[arm], timings)
         timings, pooled = said[best]
         gain = statistics.geometric_mean(timing.speedup.median for timing in timings) if timings else None
-        text = shown.describe_times(quick, timings, pooled, every, best, self.incumbent)
-        if more and timings:
+        text = "\n".join(
+            [
+                *map(shown.describe_checks, wrong),
+                shown.describe_times(quick, timings, pooled, every, best, self.incumbent),
+            ]
+        )
+        if len(arms) > 1 and timings:
             text += f"\n{shown.describe_choice(arms, best, pooled)}"
         outcome = quick.outcome or Outcome.PASSED
         over = [
@@ -318,6 +293,18 @@ class Workbench:
         return ToolResult(
             text=text, candidate=arms[best], outcome=outcome, checked=True, gain=gain, over_best=over_best
         )
+
+    def _fastest(self, quick: Quick, arms: dict[str, str]) -> tuple[str, list[Verdict]]:
+        """Which of the arms (name -> hash, the first is right) is the fastest that all checks pass; who is faster and wrong leaves them."""
+        wrong = []
+        while (best := fastest(quick, arms)) != MINE:
+            with self._device:
+                verdict = self._verified(arms[best])
+            if verdict.passed:
+                break
+            wrong.append(verdict)
+            del arms[best]
+        return best, wrong
 
     def _tuned(self, candidate: str, seconds: float) -> ToolResult:
         """The search of the tune gate, from the coder's seat."""
@@ -414,7 +401,9 @@ class Workbench:
             rows = ledger.rows(ledger.every(self.store), self.attempts)
             return ToolResult(text=shown.lines("\n".join(rows) or "nothing yet", "ledger", asked.first_line))
         if asked.what == "attempts":
-            return ToolResult(text=shown.lines(self._tried() or "nothing yet", "attempts", asked.first_line))
+            return ToolResult(
+                text=shown.lines(shown.describe_attempts(self.attempts) or "nothing yet", "attempts", asked.first_line)
+            )
         candidate = self.source(asked.name, last)
         text, name = self.store.get(candidate), candidate[:SHORT]
         if asked.what == "difference":
@@ -434,16 +423,6 @@ class Workbench:
         if name not in every():
             raise ToolRefused(f"there is no such page; there are {', '.join(every())}")
         return shown.lines(page(name), "knowledge", asked.first_line)
-
-    def _tried(self) -> str:
-        rows = []
-        for a in self.attempts:
-            speed = f", {a.speedup:.3f}x the baseline" if a.speedup else ""
-            gain = f", {a.gain:.3f}x the best of that moment ({a.against_incumbent})" if a.gain else ""
-            named = f" [{a.candidate[:SHORT]}]" if a.candidate else ""
-            end = "became the best so far" if a.accepted else f"not kept: {' '.join(a.reason.split())[:300]}"
-            rows.append(f"round {a.round}: {a.plan.title}{named}: {a.outcome}{speed}{gain}; {end}")
-        return "\n".join(rows)
 
     def submit(self, asked: SubmitArguments, last: str) -> ToolResult:
         doubt = " ".join(asked.spec_doubt.split())

@@ -19,6 +19,7 @@ from harness.timing.load import DISTURBED
 from nodes.ledger import NOTE_CHARS, NOTHING, Pooled
 from nodes.policies.render import SHORT, data, percent
 from nodes.policies.trim import printable, trim
+from nodes.roles import Attempt
 
 LOG_CHARS = 4000
 SUBMITTED = "[{}] is built, checked and timed officially now"
@@ -100,18 +101,15 @@ def describe_checks(verdict: Verdict) -> str:
     return f"[{name}] {verdict.outcome}{passed}\n{data(trim(words, LOG_CHARS), 'checker')}"
 
 
-def describe_several_checks(verdicts: Sequence[Verdict]) -> str:
-    """Of several forms: those that are right in one line, then the others."""
-    right = [verdict for verdict in verdicts if verdict.passed]
-    said = []
+def describe_several_checks(whole: Verdict, brief: Sequence[Verdict], workload: str) -> str:
+    """Of several forms of a source: `whole` is the first one's verdict, `brief` the others' on that workload alone."""
+    said = [describe_checks(whole)]
+    right = ", ".join(_one(verdict.candidate) for verdict in brief if verdict.passed)
     if right:
-        worst, of = max(((c, v) for v in right for c in v.checks), key=lambda found: found[0].error)
-        names = ", ".join(_one(verdict.candidate) for verdict in right)
-        said.append(
-            f"{names} PASSED: {len(right[0].checks)} checks each; the largest error is {worst.error:.3g} of the tolerance "
-            f"({worst.workload}, {_one(of.candidate)})."
-        )
-    return "\n".join([*said, *(describe_checks(verdict) for verdict in verdicts if not verdict.passed)])
+        said.append(f"{right} PASSED at {workload}; the fastest of all has every check before it is taken.")
+    elif not whole.passed:
+        said.append("The other forms were not checked: `check` one by its name if it differs in what is wrong here.")
+    return "\n".join([*said, *(describe_checks(verdict) for verdict in brief if not verdict.passed)])
 
 
 def _check(check: Check) -> str:
@@ -247,6 +245,17 @@ def listing(candidate: str, function: str, instructions: Sequence[str], first: i
     last = first - 1 + len(shown)
     head = f"[{candidate[:SHORT]}] instructions {first} to {last} of {len(instructions)}"
     return f"{head}\n{data(_rows([function, *shown]), 'listing')}"
+
+
+def describe_attempts(attempts: Iterable[Attempt]) -> str:
+    rows = []
+    for a in attempts:
+        speed = f", {a.speedup:.3f}x the baseline" if a.speedup else ""
+        gain = f", {a.gain:.3f}x the best of that moment ({a.against_incumbent})" if a.gain else ""
+        named = f" [{a.candidate[:SHORT]}]" if a.candidate else ""
+        end = "became the best so far" if a.accepted else f"not kept: {' '.join(a.reason.split())[:300]}"
+        rows.append(f"round {a.round}: {a.plan.title}{named}: {a.outcome}{speed}{gain}; {end}")
+    return "\n".join(rows)
 
 
 def lines(text: str, name: str, first: int) -> str:

@@ -7,6 +7,10 @@ import statistics
 from collections.abc import Mapping
 
 from harness.judge.quick import Quick
+from harness.records import Timing
+from harness.store import Store
+from kernels.spec import Device
+from nodes.ledger import Pooled, pool_series
 from nodes.policies.replies import UnfitReply, apply_edits
 from nodes.workbench.arguments import Variant
 
@@ -39,6 +43,33 @@ def fastest(quick: Quick, arms: Mapping[str, str]) -> str:
         return statistics.geometric_mean(statistics.median(_flat(pairs[arm])) for pairs in quick.pairs)
 
     return min(arms, key=behind)
+
+
+def told_of_each(
+    store: Store, quick: Quick, arms: Mapping[str, str], device: Device
+) -> dict[str, tuple[list[Timing], list[dict[str, Pooled]]]]:
+    """What a comparison says of each of its arms (name -> hash) but the baseline: its timings, and of each, by the other arm's name, what all
+    series of the two say, earlier ones too."""
+    said: dict[str, tuple[list[Timing], list[dict[str, Pooled]]]] = {}
+    added: set[tuple[int, frozenset[str]]] = set()
+    for arm, candidate in arms.items():
+        if arm == "baseline":
+            continue
+        said[arm] = timings, pooled = [], []
+        for at, timing in enumerate(quick.timings):
+            known = {}
+            for name, series in (beside(quick.pairs[at], arm) if quick.pairs else {}).items():
+                pair = at, frozenset((candidate, arms[name]))
+                known[name] = pool_series(store, candidate, arms[name], timing, () if pair in added else series, device)
+                added.add(pair)  # the other of the two is told of the same samples, which count once
+            if arm != MINE and quick.spreads:
+                timing = timing.model_copy(update={"time_us": quick.spreads[at][arm].median_us})
+            if base := known.get("baseline"):
+                update = {"speedup": base.speedup, "comparison": base.comparison, "samples": base.samples}
+                timing = timing.model_copy(update=update)
+            timings.append(timing)
+            pooled.append(known)
+    return said
 
 
 def beside(pairs: Mapping[str, Series], arm: str) -> dict[str, Series]:

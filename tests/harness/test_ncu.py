@@ -194,6 +194,20 @@ def test_what_the_tool_refuses_is_the_reason(machine: tuple[Build, Path], monkey
     assert "administrators" in read_on_cpu(build, monkeypatch)["unavailable"]
 
 
+@needs_compiler
+def test_a_tool_that_waits_for_others_is_not_waited_for_in_every_round(
+    machine: tuple[Build, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a host whose counters others held each profile of a run took its 30 s again."""
+    build, answers = machine
+    (answers / "ncu").write_text("#!/bin/sh\nsleep 60\n")
+    monkeypatch.setattr(ncu, "SECONDS", 0.5)
+    monkeypatch.setattr(ncu, "_busy_until", 0.0)
+    assert "ncu took longer than 0.5 s" in read_on_cpu(build, monkeypatch)["unavailable"]
+    monkeypatch.setattr(ncu, "Toolbox", None)  # nothing is begun
+    assert "a short while ago" in read_on_cpu(build, monkeypatch)["unavailable"]
+
+
 @pytest.mark.parametrize(
     ("facts", "backend", "found", "why"),
     [

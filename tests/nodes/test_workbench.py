@@ -6,14 +6,15 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.evaluate import Evaluator
 from harness.judge.quick import Quick
 from harness.judge.search import Tuned
-from harness.records import Comparison, Interval, Outcome, Timing
-from harness.store import Store
+from harness.records import Build, Comparison, Interval, Outcome, Timing, Verdict
+from harness.store import Store, digest
 from harness.timing import roofs
 from kernels import catalog
 from kernels.catalog import Kernel
@@ -245,3 +246,63 @@ def test_variants_of_a_source_are_built_checked_timed_and_ranked_in_one_call(ben
     gains = [ledger.trial(bench.store, name).gains for name in found.made]
     assert all(gains[:2]) and not any(gains[2:]), "what was timed beside the first has its gains, too"
     assert not ledger.trial(bench.store, found.made[1]).official
+
+
+def test_all_checks_are_the_first_form_s_and_the_fastest_one_s(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five forms that were wrong alike took 277 s of 120 s of tools, each with all of its checks, and none was timed."""
+    text = bench.store.get(bench.baseline)
+    smallest = min(bench.evaluator.suite(), key=bench.evaluator.moved_bytes)
+    looked: list[tuple[str, bool]] = []
+    verify = bench.evaluator.verify
+
+    def watched(build: Build, **more: Any) -> Verdict:
+        looked.append((build.candidate, more.get("only") == smallest))
+        return verify(build, **more)
+
+    monkeypatch.setattr(bench.evaluator, "verify", watched)
+    forms = tuple(Variant(edits=(Edit(search=text[:40], replacement=f"// {n}\n{text[:40]}"),)) for n in range(3))
+    found = bench.do(CompileArguments(source=f"{text}// all\n", variants=forms, then=("check", "time")), "")
+    first, *others = found.made
+    assert [name for name, brief in looked if brief] == others
+    assert {name for name, brief in looked if not brief} == {first, found.candidate}
+    assert f"PASSED at {smallest.label}" in found.text
+    looked.clear()
+    wrong = text.replace("scale[r] = step;", "scale[r] = 2 * step;")
+    found = bench.do(CompileArguments(source=wrong, variants=forms, then=("check", "time")), "")
+    assert found.outcome is Outcome.INCORRECT and [name for name, _ in looked] == [found.candidate] == [*found.made[:1]]
+    assert "The other forms were not checked" in found.text
+
+
+def test_who_is_fastest_and_wrong_at_another_size_is_not_taken(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = bench.store.get(bench.baseline)
+    made = [bench.store.put(f"{text}// form {n}\n") for n in range(3)]
+    verdicts = {name: bench.evaluator.verify(bench.evaluator.build(name)) for name in made}
+    bad = verdicts[made[1]].failed(Outcome.INCORRECT, "wrong at a large size")
+    monkeypatch.setattr(bench, "_verified", lambda name: bad if name == made[1] else verdicts[name])
+    series = ((1.0, 1.0, 1.0),) * 3
+    half = ((0.5, 0.5, 0.5),) * 3
+    quick = Quick(pairs=({"baseline": series, "incumbent": half, "other 2": ((0.8, 0.8, 0.8),) * 3},))
+    arms = {"candidate": made[0], "incumbent": made[1], "other 2": made[2]}
+    assert bench._fastest(quick, arms) == ("other 2", [bad]) and made[1] not in arms.values()
+
+
+def test_samples_of_two_forms_count_once(bench: Workbench) -> None:
+    """Each of two forms was told of the other: their samples stood in the store twice, and intervals came out narrow."""
+    text = bench.store.get(bench.baseline)
+    small = min((w for w in bench.evaluator.suite() if w.timed), key=bench.evaluator.moved_bytes)
+    asked = CompileArguments(
+        source=f"{text}// once\n", variants=(Variant(edits=(Edit(search="// once", replacement="// twice"),)),),
+        then=("time",), workloads=(small.label,),
+    )  # fmt: skip
+    one, two = bench.do(asked, "").made
+    for cache in bench.evaluator.caches(small):
+        timing = ledger.trial(bench.store, one).gains
+        known = bench.store.find_record(
+            ledger.PAIRS, digest(ledger.PAIRS, *sorted((one, two)), small.label, cache), ledger._Series
+        )
+        mine = next(gain for gain in timing if gain.cache == cache)
+        assert known and sum(map(len, known.ratios)) == mine.samples

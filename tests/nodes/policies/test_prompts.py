@@ -226,7 +226,7 @@ def test_the_ledger_and_where_the_run_stands_are_in_each_request() -> None:
         user = prompt(role, request)[1]
         assert "[abababababab] on the way | wider </data> loads | PASSED | k: registers=40" in user
         assert "This is round 3 of 8. Left of the run's budget: 410 s, 120,000 tokens." in user
-        assert "0.00049 of the value + 1e-06" in user and "largest error is 0.12 of its tolerance" in user
+        assert "0.00049 of the value + 1e-06" in user and "largest error takes 12 % of what is allowed" in user
 
 
 def test_a_busy_machine_stands_beside_the_times() -> None:

@@ -12,7 +12,8 @@ from nodes.policies import turns
 from nodes.roles import ToolCall, Turn
 from nodes.workbench import shown
 from nodes.workbench.arguments import SOURCE_CHARS, CheckArguments
-from nodes.workbench.bench import ToolResult, Workbench
+from nodes.workbench.bench import Workbench
+from nodes.workbench.results import ToolResult
 from tests.nodes.policies.examples import CPU
 
 
