@@ -14,8 +14,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,10 @@ class ForkServer:
         """
         self.device = device
         self.begun: deque[tuple[sandbox.ProcessLimits, Future[SpareWorker]]] = deque()
-        self.beginning = ThreadPoolExecutor(max(1, waiting), thread_name_prefix="waiting")
-        self.wanted = waiting
+        self.beginning = ThreadPoolExecutor(BEGUN_AT_ONCE, thread_name_prefix="waiting")
+        self.wanted, self.resting = waiting, 0
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.last: sandbox.ProcessLimits | None = None
         self.control, self.site, self.lock = ours, site_packages(), threading.Lock()
         cores = str(len(os.sched_getaffinity(0)))
         environment = sandbox.clean_environment("/nonexistent") | {
@@ -118,8 +120,8 @@ class ForkServer:
             found = next((one for one in self.begun if one[0] == limits), None)
             if found is not None:
                 self.begun.remove(found)
-            while len(self.begun) < self.wanted:
-                self.begun.append((limits, self.beginning.submit(SpareWorker, self, limits)))
+            self.last = limits
+            self._begin()
         if found is None:
             return None
         try:
@@ -130,6 +132,17 @@ class ForkServer:
             return worker
         worker.close()
         return None
+
+    def _begin(self) -> None:
+        """As many as are wanted of the limits that were asked for last. The caller has the lock."""
+        while self.last is not None and not self.resting and len(self.begun) < self.wanted:
+            self.begun.append((self.last, self.beginning.submit(SpareWorker, self, self.last)))
+
+    def rest(self, more: int) -> None:
+        """Begin none from here on (1), or again (-1), and then what was taken meanwhile at once."""
+        with self.lock:
+            self.resting += more
+            self._begin()
 
     def settle(self) -> None:
         """Wait until no worker is being begun: nothing may be timed beside that."""
@@ -160,9 +173,9 @@ class ForkServer:
             self.process.stderr.close()
 
 
-WAITING = 2
-"""Workers of problems on a GPU that wait ready: a problem starts six, one after another, each with CUDA's start (0.3 s;
-2 s the first time)."""
+WAITING, BEGUN_AT_ONCE = 4, 2
+"""Workers of problems on a GPU that wait ready: a problem starts a dozen, one after another, each with CUDA's start (0.3 s;
+2 s the first time), and up to four of them between two timings."""
 _shared: dict[tuple[str, bool], ForkServer] = {}
 _sharing = threading.Lock()
 
@@ -182,6 +195,19 @@ def get_fork_server(device: str, *, libraries: bool) -> ForkServer:
             waiting = WAITING if device == "cuda" and libraries else 0
             found = _shared[device, libraries] = ForkServer(device, libraries=libraries, waiting=waiting)
         return found
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """Begin no worker meanwhile: what is timed would wait for each."""
+    servers = list(_shared.values())
+    for one in servers:
+        one.rest(1)
+    try:
+        yield
+    finally:
+        for one in servers:
+            one.rest(-1)
 
 
 def settle() -> None:

@@ -171,3 +171,21 @@ def test_a_worker_that_waits_is_the_next_one_and_another_is_begun_in_its_place(
     assert last.process.returncode is not None and not last.scratch.exists()
     first.close()
     third.close()
+
+
+def test_none_is_begun_while_something_is_timed_and_what_was_taken_is_begun_behind_it(
+    waited: fork_server.ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "_shared", {("cpu", True): waited})
+    described(waited, tmp_path / "problem.py").close()
+    waited.settle()
+    with fork_server.resting():
+        (_, waiting), *_ = waited.begun
+        pid = waiting.result().process.pid
+        taken = described(waited, tmp_path / "problem.py")
+        assert taken.process.pid == pid and not waited.begun
+        own = described(waited, tmp_path / "problem.py")  # none waits: it starts its own
+        assert own.found == taken.found and not waited.begun
+    assert len(waited.begun) == 1
+    for one in (taken, own):
+        one.close()
