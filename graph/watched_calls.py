@@ -140,7 +140,7 @@ def watch_test(
             redirect_stderr(said),
             _without_module_skips(pytest),
         ):
-            plugin.cases = 0
+            plugin.cases, plugin.started = 0, time.monotonic()
             pytest.main([target, *options], [plugin])
             if not plugin.cases:  # the engine's conftest.py needs the engine
                 pytest.main([target, *options, "--noconftest"], [plugin])

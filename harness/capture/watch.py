@@ -333,16 +333,26 @@ class CallWatcher:
         """A module of the checkout was imported: where it is the kernel's own, calls of the function are seen."""
         if self.file is None or not (getattr(module, "__file__", None) or "").endswith(".py"):
             return
+        import torch
+
         own = vars(module).get(self.wanted)
-        if Path(str(module.__file__)).resolve() != self.file.resolve() or not isinstance(own, types.FunctionType):
+        if Path(str(module.__file__)).resolve() != self.file.resolve():
             return
+        if isinstance(own, type) and issubclass(own, torch.autograd.Function):
+            own.forward = staticmethod(self._seen(own.forward, module))  # type: ignore[method-assign]
+        elif isinstance(own, types.FunctionType):
+            setattr(module, self.wanted, self._seen(own, module))
+
+    def _seen(self, own: Any, module: types.ModuleType) -> Callable[..., Any]:
+        """`own`, whose calls are recorded; of a torch.autograd.Function its `forward`, whose context is no argument."""
         signature, watcher = inspect.signature(own), self
+        contexts = {name for name in list(signature.parameters)[:1] if name == "ctx"}
 
         @functools.wraps(own)
         def seen(*given: Any, **named: Any) -> Any:
             bound = signature.bind(*given, **named)
             bound.apply_defaults()
-            arguments = dict(bound.arguments)
+            arguments = {name: value for name, value in bound.arguments.items() if name not in contexts}
             if not tensors_in(list(arguments.values())) or watcher.inside:
                 return own(*given, **named)
             stand_in = watcher.record(f"{module.__name__}.{watcher.wanted}", arguments, sys._getframe(1))
@@ -358,7 +368,7 @@ class CallWatcher:
                 watcher.inside = False
             return call.returned
 
-        setattr(module, self.wanted, seen)
+        return seen
 
     @contextlib.contextmanager
     def standing_in(self, test: Path, how: str) -> Iterator[None]:

@@ -332,6 +332,8 @@ def module_form(folder: str, signature: Signature, device: str) -> CallAdapter:
         use_prebuilt(extensions)
     module = execute(Path(folder) / "candidate.py")
     function = getattr(module, signature.entry, None)
+    if isinstance(function, type) and hasattr(function, "apply") and hasattr(function, "forward"):
+        function = applied(function)
     if callable(function):
         return signature.writing(function)
     model = getattr(module, "ModelNew", None)
@@ -342,6 +344,18 @@ def module_form(folder: str, signature: Signature, device: str) -> CallAdapter:
     inputs = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
     made = model(*inputs).to(device)
     return signature.returning(made, positional(made.forward))
+
+
+def applied(function: Any) -> Callable[..., Any]:
+    """A torch.autograd.Function as a function of what its forward takes beside the context."""
+
+    def apply(*given: Any) -> Any:
+        return function.apply(*given)
+
+    parameters = list(inspect.signature(function.forward).parameters.values())
+    own = parameters[1:] if parameters and parameters[0].name == "ctx" else parameters
+    apply.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    return apply
 
 
 def execute(path: Path) -> types.ModuleType:

@@ -126,3 +126,69 @@ def test_what_stands_in_the_way_is_said(engine: Path) -> None:
     )
     with pytest.raises(KernelError, match="RuntimeError: no way; not installed here: another_that_is_nowhere"):
         list(bring(f"{engine}/tests/test_add.py::test_add", engine / "csrc" / "scaled.cpp", "scaled", engine / "made"))
+
+
+FUNCTION = {
+    "pyproject.toml": "",
+    "engine_z/__init__.py": "",
+    "engine_z/layers.py": """
+import torch
+
+
+class Halve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, neg=False):
+        assert not x.is_cuda or torch.cuda.is_available()
+        y = torch.empty_like(x)
+        for row in range(x.shape[0]):
+            y[row] = x[row]
+        y.view(-1)[:] = torch.frombuffer(bytearray(4 * x.numel()), dtype=torch.float32)
+        return y.view_as(x)
+
+    @staticmethod
+    def backward(ctx, given):
+        return given, None
+
+
+def halve(x):
+    return Halve.apply(x)
+""",
+    "tests/test_halve.py": """
+import pytest
+import torch
+from engine_z.layers import halve
+
+
+@pytest.mark.parametrize("rows", [2, 40])
+def test_halve(rows):
+    x = torch.randn(rows, 8, device="cuda", requires_grad=True)
+    torch.testing.assert_close(halve(x), x / 2)
+""",
+}
+
+
+def test_a_function_with_a_gradient_is_brought_by_its_class(tmp_path: Path) -> None:
+    for name, text in FUNCTION.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    to = tmp_path / "made"
+    list(bring(f"{tmp_path}/tests/test_halve.py", tmp_path / "engine_z/layers.py", "Halve", to))
+    spec = catalog.load(str(to)).spec
+    assert [(t.name, t.role) for t in spec.tensors] == [("x", "input"), ("out", "output")], spec
+    lines = [line.kind for line in check(str(to), None, lambda _said: None) if line.what == "reference"]
+    assert lines == ["right"], lines
+
+
+def test_a_class_of_autograd_is_called_as_its_forward_says() -> None:
+    import torch
+
+    from harness.farside import forms
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, scale):
+            return x * scale
+
+    called = forms.applied(Doubled)
+    assert forms.positional(called) == 2
+    assert called(torch.ones(2), 2.0).tolist() == [2.0, 2.0]
