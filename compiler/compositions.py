@@ -29,6 +29,12 @@ def _one_hot(x, num_classes=-1):
     return torch.nn.functional.one_hot(x) if num_classes == -1 else (x[..., None] == torch.arange(num_classes, device=x.device)).long()  # fmt: skip
 
 
+def _linear(x, weight, bias=None):
+    """torch's own takes three axes with a bias as two, for which it asks what the first one's size is."""
+    found = x @ weight.T
+    return found if bias is None else found + bias
+
+
 def _ranked(x, rank, dim, keepdim):
     """The element at a rank (from 0) along an axis, where NaN is the largest, and its place."""
     values, places = torch.sort(x, dim=dim, stable=True)
@@ -116,5 +122,5 @@ COMPOSED: dict[Any, Any] = {
     torch.Tensor.masked_scatter: _masked_scatter, torch.masked_scatter: _masked_scatter, torch.linalg.cross: _cross,
     torch.histc: _histc, torch.Tensor.histc: _histc,
     torch.bincount: _bincount, torch.Tensor.bincount: _bincount, torch.repeat_interleave: _repeat_interleave,
-    torch.Tensor.repeat_interleave: _repeat_interleave, torch.nn.functional.one_hot: _one_hot,
+    torch.Tensor.repeat_interleave: _repeat_interleave, torch.nn.functional.one_hot: _one_hot, torch.nn.functional.linear: _linear,
 }  # fmt: skip

@@ -9,6 +9,7 @@ from compiler.draft.expressions import loads_of, walk
 from compiler.draft.partition import ROW
 from compiler.frontend import NoProgram
 from compiler.phases import PhasesKernel
+from compiler.products import ProductKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import (
     MOST_SINGLE,
@@ -22,6 +23,7 @@ from compiler.schedule import (
     ScheduleVersion,
     Sketch,
     Stream,
+    Tiles,
     row_team,
 )
 from compiler.streams import StreamKernel
@@ -79,6 +81,8 @@ def _versions(
     programs, dtype: str, workloads: list[Workload], choice: ScheduleDefaults, lean: bool
 ) -> Iterator[ScheduleVersion]:
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
+    if all(isinstance(kernel, ProductKernel) for kernel in programs(dtype, 1).kernels):
+        vector = 1  # what lies side by side it finds out itself
     for width in dict.fromkeys((vector,) if lean else (vector, 1)):
         program = programs(dtype, width)
         apart = _ragged(program, vector) if width == 1 else frozenset()
@@ -218,6 +222,8 @@ def _plan(
     takes together of packs of one."""
     members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
     pdl = choice.pdl and choice.clusters
+    if isinstance(kernel, ProductKernel):
+        return KernelPlan(members=members, pdl=pdl, sketch=Tiles())
     if isinstance(kernel, StreamKernel):
         return KernelPlan(members=members, pdl=pdl, sketch=Stream(vector=width))
     if kernel.layout != ROW:
@@ -291,7 +297,7 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
 
     def changed(sketch: Sketch, longest: int | None) -> Sketch:
         threads = numbers.get("THREADS", 0)
-        if isinstance(sketch, Stream | Phases):
+        if isinstance(sketch, Stream | Tiles | Phases):
             return sketch
         if isinstance(sketch, Elements):
             return sketch.model_copy(

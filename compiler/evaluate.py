@@ -21,6 +21,7 @@ from compiler.draft.partition import ROW, Member
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.phases import SCANS, SCATTERS, SORTS, PhasesKernel
+from compiler.products import ProductKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.streams import StreamKernel
 from kernels import catalog
@@ -105,7 +106,7 @@ class _Evaluation:
     def _count(self, index: Index) -> int:
         return int(index.subs(self.sizes))
 
-    def _one_by_one(self, kernel: StreamKernel | PhasesKernel) -> None:
+    def _one_by_one(self, kernel: StreamKernel | PhasesKernel | ProductKernel) -> None:
         """Each definition over its own axes."""
         for member in kernel.members:
             definition = member.definition
@@ -143,7 +144,7 @@ class _Evaluation:
                 memory.scatter_reduce_(0, place[when], given, f"a{join}")
 
     def _kernel(self, kernel: PackedKernel) -> None:
-        if isinstance(kernel, StreamKernel | PhasesKernel):
+        if isinstance(kernel, StreamKernel | PhasesKernel | ProductKernel):
             self._one_by_one(kernel)
             return
         lane = self.program.lane

@@ -125,10 +125,11 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     if "dtype" in accepted - spec.scalars.keys():
         fixed["dtype"] = getattr(torch, dtype)
     given = {**tensors, **floats}
-    sampler = torch.ops.aten.grid_sampler_2d.default
+    aten = torch.ops.aten
+    whole = (aten.grid_sampler_2d.default, aten.addmm.default, aten.baddbmm.default)
     every = {
         **core_aten_decompositions(),
-        sampler: decomposition_table[sampler],
+        **{op: decomposition_table[op] for op in whole},
         torch.ops.aten.native_layer_norm.default: _layer_norm,
     }
     table = {op: how for op, how in every.items() if str(op) not in LOWERINGS}

@@ -8,8 +8,20 @@ from compiler.codegen import columns, ragged
 from compiler.defaults import APART, CPU_LANES, SHARED_BYTES, _column_bytes
 from compiler.draft.partition import ROW
 from compiler.phases import PhasesKernel
+from compiler.products import ProductKernel
 from compiler.program import KernelProgram, PackedKernel
-from compiler.schedule import ALONE, TILES, Columns, Elements, KernelPlan, Phases, Rows, Schedule, ScheduleVersion
+from compiler.schedule import (
+    ALONE,
+    TILES,
+    Columns,
+    Elements,
+    KernelPlan,
+    Phases,
+    Rows,
+    Schedule,
+    ScheduleVersion,
+    Tiles,
+)
 from compiler.streams import StreamKernel
 from kernels.spec import DTYPE_BYTES
 
@@ -76,6 +88,10 @@ def _check_kernel(
     if isinstance(kernel, PhasesKernel) or isinstance(sketch, Phases):
         fits = isinstance(kernel, PhasesKernel) and isinstance(sketch, Phases)
         _require(fits, f"{at}.sketch", "must be phases where definitions go through memory, and only there")
+        return
+    if isinstance(kernel, ProductKernel) or isinstance(sketch, Tiles):
+        fits = isinstance(kernel, ProductKernel) and isinstance(sketch, Tiles)
+        _require(fits, f"{at}.sketch", "must be tiles where matrices are multiplied, and only there")
         return
     if isinstance(kernel, StreamKernel):
         _require(sketch.sketch == "stream", f"{at}.sketch", "must be stream for what it computes")

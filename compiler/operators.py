@@ -63,10 +63,11 @@ def table_of(program: Program, held: torch.Tensor) -> Value:
     return program.formula(held.shape, held.dtype, element, "table")
 
 
-def _product(low: Lowering, a: Value, b: Value):
+def _product(before, low: Lowering, a: Value, b: Value):
     """A product of matrices as sums: of vectors it is a reduction like any other; what else it is part of says its kernel."""
-    if low.program.settles or len(a.shape) != len(b.shape) or len(a.shape) < 2:
-        return None
+    found = before(low, a, b)
+    if found is not None or low.program.settles or len(a.shape) != len(b.shape) or len(a.shape) < 2:
+        return found
     batch, rows, columns, depth = a.shape[:-2], a.shape[-2], b.shape[-1], a.shape[-1]
     type = COMPUTED[low.dtype]
 
@@ -91,5 +92,5 @@ def extend_table() -> None:
     for op, names in INTEGERS.items():
         for name in names:
             extend(functools.partial(_integer, op, name == "pow.Scalar"), f"aten.{name}")
-    lowers("aten.bmm.default")(_product)  # aten.mm stays the drafter's: a product with a vector, or none
+    extend(_product, "aten.bmm.default", "aten.mm.default")
     lowers("aten.convolution.default")(_convolution)

@@ -28,6 +28,7 @@ from compiler.extents import dtype_of, memory_of, place_of, scalar_of, shape_of,
 from compiler.frontend import NoProgram, Traced, extent
 from compiler.kernel import SHORT_FOLD, Fusion, PackedKernel
 from compiler.phases import phases_of
+from compiler.products import products_of
 from compiler.selects import SelectedProgram, pieces_of
 from compiler.streams import streams_of
 from kernels.spec import Spec, Tensor, expression
@@ -286,8 +287,9 @@ def _lowered(
         )  # fmt: skip
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
+    tiles = products_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
     fusion = Fusion(lowered, set(outputs.values()), vector, short_fold)
-    kernels = sorted([*_kernels(fusion), *streams], key=lambda kernel: kernel.order)
+    kernels = sorted([*_kernels(fusion), *streams, *tiles], key=lambda kernel: kernel.order)
     program = KernelProgram(spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane)
     _check(program)
     return program

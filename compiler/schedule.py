@@ -105,13 +105,19 @@ class Stream(Frozen):
     threads: int = 256
 
 
+class Tiles(Frozen):
+    """A product of matrices by tiles; how large these are and how many blocks share their depth, the host picks for the size at hand."""
+
+    sketch: Literal["tiles"] = "tiles"
+
+
 class Phases(Frozen):
     """A block, as wide as it has work, to a unit: definitions one after another, what they hand on in its memory."""
 
     sketch: Literal["phases"] = "phases"
 
 
-Sketch = Annotated[Elements | Rows | Columns | Stream | Phases, Field(discriminator="sketch")]
+Sketch = Annotated[Elements | Rows | Columns | Stream | Tiles | Phases, Field(discriminator="sketch")]
 
 
 class KernelPlan(Frozen):

@@ -8,6 +8,7 @@ import re
 import sympy
 import torch
 
+from compiler.codegen import products
 from compiler.codegen.columns import columns_function
 from compiler.codegen.kernels import KernelFunction, elements_function, in_axes, rows_function
 from compiler.codegen.ragged import extent_of
@@ -19,6 +20,7 @@ from compiler.draft.partition import ROW
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.phases import PhasesKernel
+from compiler.products import ProductKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import (
     ALONE,
@@ -93,6 +95,8 @@ class HostFile:
             from compiler.codegen.stream import stream_function
 
             return stream_function(program, kernel, name, narrow, program.vector, plan.pdl)
+        if isinstance(kernel, ProductKernel):
+            return products.product_function(program, kernel, name, narrow)
         if isinstance(kernel, PhasesKernel):
             from compiler.codegen.phases import phases_function
 
@@ -201,6 +205,10 @@ class HostFile:
             return self._launch_columns(program, function, plan)
         if isinstance(kernel, StreamKernel):
             return self._launch_stream(program, function, plan)
+        if isinstance(kernel, ProductKernel):
+            lines, in_clusters = products.launch_product(program, function, clusters=plan.pdl)
+            self.clusters |= in_clusters
+            return lines
         if isinstance(kernel, PhasesKernel):
             from compiler.codegen.phases import launch_phases
 
@@ -442,6 +450,7 @@ class HostFile:
                 "",
                 _prelude(),
                 "namespace {\n",
+                *(products.preludes(body) if "kTileThreads" in body or "kExactBytes" in body else []),
                 *self.texts,
                 "}  // namespace\n",
                 *self.entries,

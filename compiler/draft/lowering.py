@@ -17,7 +17,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from . import library
-from .expressions import COMPUTED, Expr, cast, constant, index_value, loads_of
+from .expressions import COMPUTED, Expr, cast, constant, index_value, loads_of, make
 from .index import FloorDiv, Index, Ranges, divide, number, size_symbol
 from .numerics import is_safe
 from .tensors import NoDraft, Position, Program, SizeNeeded, Value
@@ -192,6 +192,9 @@ def lower(program: Program, graph: fx.Graph, values: dict[fx.Node, Any]) -> None
             continue
         if isinstance(meta, (torch.SymInt, int, torch.SymBool, bool)):
             continue
+        if isinstance(meta, torch.SymFloat) and (found := _number(program, node, values)) is not None:
+            values[node] = found
+            continue
         arguments = fx.map_arg(node.args, lambda n: _argument(n, values))
         keywords = fx.map_arg(node.kwargs, lambda n: _argument(n, values))
         if name == "<built-in function getitem>":
@@ -269,6 +272,26 @@ def _name_sizes(program: Program, node: fx.Node) -> None:
     for supposed in ready:
         program.supposed.remove(supposed)
         call.after += [f"if not ({supposed.text}):", f"    return self.as_written({supposed.call})"]
+
+
+NUMBERS = {"pow": "pow", "mul": "mul", "truediv": "div", "add": "add", "sub": "sub", "sym_sqrt": "sqrt"}
+
+
+def _number(program: Program, node: fx.Node, values: dict[fx.Node, Any]) -> Value | None:
+    """A number that is computed of sizes (`d ** -0.5`), as a tensor without axes; None where it is something else."""
+
+    def part(of: Any) -> Expr | None:
+        if isinstance(of, fx.Node) and isinstance(values.get(of), Value):
+            return values[of].at([])
+        of = of.meta.get("val") if isinstance(of, fx.Node) else of
+        return index_value(size_of(of), "double") if isinstance(of, torch.SymInt) else None if isinstance(of, torch.SymFloat) else constant(of, "double")  # fmt: skip
+
+    name = getattr(node.target, "__name__", "").strip("_")
+    parts = [found for of in node.args if (found := part(of)) is not None]
+    if len(parts) < len(node.args) or (name not in NUMBERS and name != "sym_float"):
+        return None
+    value = parts[0] if name == "sym_float" else make(NUMBERS[name], *parts, type="double")
+    return program.formula((), torch.float64, lambda _: value, "size")
 
 
 def _argument(node: fx.Node, values: dict[fx.Node, Any]) -> Any:

@@ -28,6 +28,7 @@ from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 from nodes.rewrites import emulation
 from nodes.rewrites.emulation import FOLDER, host_source
+from tests.nodes.rewrites.emulate.tensor_cores import translated
 
 HERE, ROOT = FOLDER, Path(__file__).parents[4]
 FLAGS = tuple("-O0" if flag == "-Og" else flag for flag in emulation.FLAGS)
@@ -236,7 +237,7 @@ def check(folder: Path, text: str, offsets: list[int], workloads: list[Workload]
     """Everything that is wrong with the source on these workloads, or the folder's small ones."""
     kernel = catalog.load(str(folder))
     with tempfile.TemporaryDirectory() as scratch:
-        built = library(text, Path(scratch))
+        built = library(translated(text) if "mma.sync" in text else text, Path(scratch))
         found = []
         for chosen in workloads or small_workloads(kernel.spec):
             for offset in offsets:

@@ -205,6 +205,27 @@ inline void wgmma_lines(float* const* d, int count, uint64_t a, uint64_t b, int 
   }
 }
 
+// Lines of each side along K (0) or along its places (1), of 128 bytes, swizzled; d as above.
+template <typename T, int Left, int Right>
+inline void wgmma_of(float* const* d, int count, uint64_t a, uint64_t b, int adds) {
+  const auto field = [](uint64_t descriptor, int bit) { return (descriptor >> bit & 0x3FFF) << 4; };
+  if (a >> 62 != 1 || b >> 62 != 1) tensor::fail("a descriptor of another swizzle");
+  const auto read = [&](uint64_t descriptor, bool across, unsigned place, unsigned k) {
+    const uint64_t from = field(descriptor, 0) + (across ? place / 64 * field(descriptor, 16) + k / 8 * field(descriptor, 32) + k % 8 * 128 + place % 64 * 2
+                                                         : place / 8 * field(descriptor, 32) + place % 8 * 128 + k * 2);
+    T value;
+    std::memcpy(&value, tensor::place(swizzled(from)), 2);
+    return double(float(value));
+  };
+  const unsigned t = emulate::self->linear % 128;
+  for (int i = 0; i < count; ++i) {
+    double sum = adds ? *d[i] : 0.0;
+    for (unsigned k = 0; k < 16; ++k)
+      sum += read(a, Left, t / 32 * 16 + t % 32 / 4 + i % 4 / 2 * 8, k) * read(b, Right, i / 4 * 8 + t % 4 * 2 + i % 2, k);
+    *d[i] = float(sum);
+  }
+}
+
 // --- barriers that count arrivals and bytes ----------------------------------------------------------------------------------
 struct Barrier { int count = 0, pending = 0; int64_t bytes = 0; unsigned phase = 0; };
 inline std::map<uint64_t, Barrier> barriers[emulate::kCluster];

@@ -1,7 +1,7 @@
 """For the emulation: PTX in a source becomes calls of `tensor_cores.h`, so that tiles, rings, barriers and edges can be tried without a GPU.
 
 Known are cp.async, ldmatrix, mma.sync m16n8k16 of halves and bfloat16 and m16n8k8 of TF32, mbarriers, TMA with 128-byte swizzle (also to the blocks of a pair), wgmma with
-float16 operands (also in lines of 16 bytes beside one another), bulk copies, named barriers and clusters. What cp.async brings is there when its group is waited for; boxes of TMA are there at once
+operands of 16 bits (halves also in lines of 16 bytes beside one another), bulk copies, named barriers and clusters. What cp.async brings is there when its group is waited for; boxes of TMA are there at once
 and products are computed in place, so a wait that is missing there is not found out; a barrier that is waited for wrongly is.
 """
 
@@ -26,6 +26,10 @@ def _number(text: str, operands: Operands) -> str:
 def _wgmma(found: re.Match[str], operands: Operands) -> str:
     outs = [expression for constraint, expression in operands if constraint == "+f"]
     of = "_lines" if found[0].endswith("0, 0;") else ""
+    if told := re.search(r"(b?f16)\.b?f16 .* 1, 1, ([01]), ([01]);", found[0]):
+        kind, left, right = told.groups()
+        if kind == "bf16" or left == "1":
+            of = f"_of<{'__nv_bfloat16' if kind == 'bf16' else '__half'}, {left}, {right}>"
     sums = ", ".join(f"&({one})" for one in outs)
     return (
         f"{{ float* const sums[] = {{{sums}}}; tensor::wgmma{of}(sums, {len(outs)}, {_args(operands[len(outs) :])}); }}"
@@ -35,13 +39,14 @@ def _wgmma(found: re.Match[str], operands: Operands) -> str:
 CALLS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (NOTHING, lambda _, __: ";"),
     (r"cp\.async\.c[ag]\.shared\.global \[%0\], \[%1\], (\d+), %2", lambda m, o: f"tensor::copy({_args(o)}, {m[1]});"),
+    (r"cp\.async\.mbarrier\.arrive\.noinc", lambda _, o: f"{{ __pipeline_commit(); __pipeline_wait_prior(0); tensor::arrive({_args(o)}, emulate::rank); }}"),
     (r"cp\.async\.commit_group", lambda _, __: "__pipeline_commit();"),
     (r"cp\.async\.wait_group (%0|\d+)", lambda m, o: f"__pipeline_wait_prior({_number(m[1], o)});"),
     (r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32", lambda _, o: f"tensor::mma_tf32({_args(o)});"),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?", lambda m, o: f"tensor::ldmatrix({str(bool(m[1])).lower()}, {_args(o)});"),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32", lambda _, o: f"tensor::mma<__half>({_args(o)});"),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", lambda _, o: f"tensor::mma<__nv_bfloat16>({_args(o)});"),
-    (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*adds, 1, 1, 0, 1;", _wgmma),
+    (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.b?f16\.b?f16 .*adds, 1, 1, [01], [01];", _wgmma),
     (r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.f16\.f16 .*(adds|1), 1, 1, 0, 0;", _wgmma),
     (r"mbarrier\.init\S* \[%0\], (\S+);", lambda m, o: f"tensor::init({o[0][1]}, {_number(m[1], o)});"),
     (r"mbarrier\.arrive\.expect_tx", lambda _, o: f"tensor::expect({_args(o)});"),

@@ -1,0 +1,131 @@
+"""Products of matrices whose sums leave through maps alone: a kernel of tiles, in which what is made of a sum is computed where it stands.
+
+Two products of the same space share one, as a gate and what it opens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import sympy
+import torch
+
+from compiler.draft.expressions import Expr, loads_of, make, put, symbols_of
+from compiler.draft.index import Index, flatten, joined, product, unflatten
+from compiler.draft.partition import Member
+from compiler.draft.tensors import Buffer, Definition
+from compiler.kernel import PackedKernel
+from compiler.selects import SelectedProgram
+
+TILES = "tiles"
+"""The layout."""
+SHORT = 16
+"""Steps up to which a product, of a number of them known now, is no tile's: every thread does its own."""
+MOST_PRODUCTS = 2
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(eq=False)
+class ProductKernel(PackedKernel):
+    """sum over k of left[batch, m, k] * right[batch, k, n], and maps of it."""
+
+    loops_of: tuple[Index, ...] = ()
+    """Batch, m, n, k; a number where there is one only."""
+    ends: tuple[Index, ...] = ()
+    sides: list[tuple[Expr, Expr]] = field(default_factory=list)
+    """Of each product."""
+    sums: list[Buffer] = field(default_factory=list)
+    stores: list[Member] = field(default_factory=list)
+
+    def leaf(self, expr: Expr) -> Expr:
+        """The expression with the sums by their names."""
+        names = {buffer: f"sumOf{n}" for n, buffer in enumerate(self.sums)}
+        return put(expr, lambda e: make("scalar", names[e.args[0]], type=e.type) if e.op == "load" and e.args[0] in names else None)  # fmt: skip
+
+    def along(self, side: Expr) -> bool:
+        """Whether neighbours in memory differ in k."""
+        return any(load.op == "load" and load.args[1].coeff(self.loops_of[3]) == 1 for load in loads_of([side]))
+
+    @property
+    def narrow(self) -> torch.dtype | None:
+        """The 16-bit type in which the operands go through tensor cores as they are; None: as float32, each as two TF32 numbers."""
+        loads = [load for pair in self.sides for side in pair for load in loads_of([side])]
+        kinds = {load.args[0].dtype for load in loads if load.args[0].dtype.is_floating_point}
+        (kind,) = kinds if len(kinds) == 1 else (None,)
+        plain = all(side.op == "load" for pair in self.sides for side in pair)
+        return kind if kind in HALVES and (plain or kind == torch.bfloat16) else None
+
+
+def products_of(program: SelectedProgram, outputs: set[Buffer]) -> list[ProductKernel]:
+    """Kernels of the form above; their definitions are taken out of the program."""
+    found = []
+    for definition in [d for d in program.definitions if d.is_product and d.type == "float"]:
+        kernel = _kernel(program, definition, outputs) if definition in program.definitions else None
+        if kernel is not None:
+            found.append(kernel)
+            taken = {member.definition for member in kernel.members}
+            program.definitions = [d for d in program.definitions if d not in taken]
+    return found
+
+
+def _reads(program, definition: Definition) -> set[Buffer]:
+    at = [program.ranges.named(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
+    more = [] if definition.by is None else [definition.by(at)[0]]
+    more += [] if definition.when is None else [definition.when(at)]
+    return {load.args[0] for load in loads_of([definition.element(at), *more])}
+
+
+def _kernel(program, first: Definition, outputs: set[Buffer]) -> ProductKernel | None:
+    depth = first.ranges[-1]
+    if depth.is_Integer and depth <= SHORT:
+        return None
+    reads = {d: _reads(program, d) for d in program.definitions}
+    products, maps = [first], []
+    made = {d.outs[0]: d for d in program.definitions if d.is_product}
+    while True:  # those whose sums the same maps read
+        sums = {d.outs[0] for d in products}
+        maps = [d for d in program.definitions if reads[d] & sums]
+        more = [made[b] for d in maps for b in reads[d] if b in made and made[b] not in products]
+        if not more:
+            break
+        products.append(more[0])
+    alike = all(d.ranges == first.ranges for d in products) and len(products) <= MOST_PRODUCTS
+    if not alike or any(d.kind != "map" or d.outs[0] not in outputs or d.by is not None for d in maps):
+        return None
+    variables, batch = program.ranges, first.ranges[:-3]
+    ends = [product(batch), *first.ranges[-3:]]
+    loops = [
+        variables.variable(program.name(word), end) for word, end in zip(("batch", "m", "n", "k"), ends, strict=True)
+    ]
+    axes = [*unflatten(loops[0], batch, variables), *loops[1:]]
+    place = joined(flatten(axes[:-1], first.ranges[:-1]))
+    kernel = ProductKernel(
+        first.ranges, first.reduced, sympy.S.Zero, axes, layout=TILES, order=max(d.order for d in [*products, *maps]),
+        loops_of=tuple(loops), ends=tuple(ends), sums=[d.outs[0] for d in products],
+    )  # fmt: skip
+    _, m, n, _ = loops
+    for one in products:
+        value = one.element(axes)
+        while value.op == "cast":
+            value = value.args[0]
+        if value.op != "mul" or n in symbols_of(value.args[0]) or m in symbols_of(value.args[1]):
+            return None
+        kernel.sides.append((value.args[0], value.args[1]))
+        kernel.members.append(Member(one, value, 0, [place], False))
+    kernel.stores = [
+        Member(one, make("load", one.outs[0], place, type="float"), 0, [place], False) for one in products if one.outs[0] in outputs
+    ]  # fmt: skip
+    for one in maps:
+        if sympy.expand(product(one.ranges) - product(ends[:-1])) != 0:
+            return None
+        at = unflatten(sympy.expand(place), one.ranges, variables)
+        goes = joined(flatten(at, one.ranges) if one.place is None else one.place(at))
+        member = Member(one, one.element(at), 0, [goes], False, None, None if one.when is None else one.when(at))
+        own = [load for load in loads_of(member.roots) if load.args[0] in kernel.sums]
+        if member.when is not None or any(load.op != "load" or joined(load.args[1] - place) != 0 for load in own):
+            return None
+        kernel.members.append(member)
+        kernel.stores.append(member)
+    alike = len({tuple(map(kernel.along, pair)) for pair in kernel.sides}) == 1
+    alone = len(products) == 1 or (kernel.narrow is not None and alike)
+    return kernel if kernel.stores and alone else None

@@ -1,0 +1,104 @@
+"""Products of matrices in a folder: found by their operator, right in every cut of tiles, by warp groups and by warps."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from compiler.compile import Meaning, source
+from compiler.products import ProductKernel
+from kernels import catalog
+from kernels.spec import Spec
+from tests.nodes.rewrites.emulate.emulation import emulated
+
+SPEC = """\
+from kernels.spec import Size, Spec, Tensor, Workload
+
+SPEC = Spec(
+    name="product",
+    summary="product",
+    axes=("b", "m", "k", "n"),
+    dtypes=("{dtype}",),
+    arguments=(
+        Tensor(name="x", role="input", shape=({x},)),
+        Tensor(name="w", role="input", shape=({w},){more}),
+        Tensor(name="bias", role="input", shape=("n",), dtype="float32"),
+        Tensor(name="y", role="output", shape=("b", "m", "n")),
+        Size(name="b"),
+        Size(name="m"),
+        Size(name="k"),
+        Size(name="n"),
+    ),
+    workloads=(
+        Workload(axes={{"b": 2, "m": 130, "k": 136, "n": 72}}, dtype="{dtype}", devices=("cuda",)),
+        Workload(axes={{"b": 1, "m": 3, "k": 21, "n": 5}}, dtype="{dtype}", devices=("cuda",)),
+    ),
+)
+"""
+ALONG, ACROSS = '"b", "m", "k"', '"b", "k", "m"'
+FORMS = {
+    "float32, both along": ("float32", ALONG, '"n", "k"', "", "x @ w.T * x.shape[2] ** -0.5 + bias"),
+    "float32, both across": ("float32", ACROSS, '"b", "k", "n"', "", "torch.bmm(x.transpose(1, 2), w).relu()"),
+    "float16, a linear layer": ("float16", ALONG, '"n", "k"', "", "torch.nn.functional.linear(x, w, bias.to(x.dtype))"),
+    "bfloat16, both across": ("bfloat16", ACROSS, '"b", "k", "n"', "", "torch.baddbmm(bias.to(x.dtype), x.mT, w)"),
+    "float16, across and along": ("float16", ACROSS, '"b", "n", "k"', "", "torch.tanh(x.mT @ w.mT)"),
+    "bfloat16, a gate": ("bfloat16", ALONG, '"n", "k"', "", "torch.sigmoid(x @ w.T) * (x.abs() @ w.T)"),
+    "bfloat16 by bytes": ("bfloat16", ALONG, '"n", "k"', ', dtype="int8", values=("integers:-9:9",)', "x @ w.to(x.dtype).T"),
+}  # fmt: skip
+
+
+def written(folder, form: str) -> tuple[Spec, str]:
+    dtype, x, w, more, value = FORMS[form]
+    reference = f"import torch\n\n\ndef reference(x, w, bias):\n    return {{'y': {value}}}\n"
+    (folder / "spec.py").write_text(SPEC.format(dtype=dtype, x=x, w=w, more=more))
+    (folder / "reference.py").write_text(reference)
+    return catalog.load(str(folder)).spec, reference
+
+
+def cut(text: str, rows: int, columns: int, split: int) -> str:
+    return re.sub(
+        r"const TilePlan tile_plan = plan_tiles\(.*",
+        f"const TilePlan tile_plan = {{{rows}, {columns}, {split}}};",
+        text,
+    )
+
+
+def right(folder, text: str) -> None:
+    candidate = folder / "candidate.cu"
+    candidate.write_text(text)
+    done = emulated(folder, candidate, "0", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_products_of_folders_go_by_tiles(form, tmp_path):
+    spec, reference = written(tmp_path, form)
+    (kernel,) = Meaning(spec, reference).program(spec.dtypes[0], 1).kernels
+    assert isinstance(kernel, ProductKernel)
+    right(tmp_path, source(spec, reference))
+
+
+@pytest.mark.parametrize(
+    ("form", "rows", "columns", "split"),
+    [("float32, both along", 64, 64, 2), ("float32, both across", 128, 128, 2), ("float16, across and along", 128, 64, 2), ("bfloat16, a gate", 128, 128, 2)],
+)  # fmt: skip
+def test_blocks_share_a_depth(form, rows, columns, split, tmp_path):
+    right(tmp_path, cut(source(*written(tmp_path, form)), rows, columns, split))
+
+
+@pytest.mark.parametrize("missing", [("__CUDA_ARCH_FEAT_SM90_ALL",), ("__CUDA_ARCH_FEAT_SM90_ALL", "__CUDA_ARCH__ >= 800")], ids=["by warps", "by plain multiply-adds"])  # fmt: skip
+@pytest.mark.parametrize("form", ["bfloat16, both across", "float16, a linear layer"])
+def test_where_there_are_no_warp_groups(form, missing, tmp_path):
+    text = source(*written(tmp_path, form))
+    for word in missing:
+        text = text.replace(word, "MISSING" if word.startswith("__CUDA_ARCH_F") else "0")
+    right(tmp_path, cut(text, 128, 64, 1))
+
+
+def test_a_sum_that_is_not_finite_is_taken_again(tmp_path):
+    """A number beside the largest float32 has no nearest TF32 number that is finite."""
+    spec, reference = written(tmp_path, "float32, both along")
+    reference = reference.replace("x @ w.T *", "(x * 0.0 + 3.4028234e38) @ (w.T * 0.0 + 1e-30) *")
+    (tmp_path / "reference.py").write_text(reference)
+    right(tmp_path, source(spec, reference))
