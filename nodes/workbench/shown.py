@@ -150,9 +150,8 @@ def describe_times(
     if len(arms) > 2 and quick.spreads:
         said.append(data(_rows(_ranks(quick.spreads, arms)), "ranks"))
     if load := max((timing.others or 0.0 for timing in timings), default=0.0):
-        more = (
-            "; where CPU/time is low a source waited for a core: compare CPU us and least" if load >= DISTURBED else ""
-        )
+        waits = cpu and load >= DISTURBED
+        more = "; where CPU/time is low a source waited for a core: compare CPU us and least" if waits else ""
         said.append(f"Others took {load:.0%} of the CPU{more}.")
     return "\n".join(said)
 

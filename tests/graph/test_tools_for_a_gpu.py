@@ -146,5 +146,5 @@ def test_a_recording_is_played_back(recording: Path, tmp_path: Path) -> None:
     assert [e.question.after for e in turns] == named[:-1]  # each was asked for once, though the run was killed
     asked = Counter(call.name for e in turns for call in e.reply.calls)
     (attempt,) = ending.result.attempts
-    assert attempt.turns == len(turns) >= 3 and attempt.tools == asked and asked["submit"] == 1
+    assert attempt.turns == len(turns) >= 2 and attempt.tools == asked and asked["submit"] == 1
     assert attempt.accepted and ending.result.spent.tokens_in == 0
