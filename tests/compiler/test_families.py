@@ -6,29 +6,16 @@ import pytest
 
 from compiler.families import families
 from kernels import catalog
-from kernels.spec import Size, Spec, Tensor, Workload
+from kernels.spec import Spec
+from tests.compiler.folders import made
 
 T = "import torch\nimport torch.nn.functional as F\n"
 TOKENS = {"n": 512, "d": 64, "e": 8, "s": 1024, "k": 256, "one": 1}
 
 
-def made(**tensors: str) -> Spec:
-    """`x="in n d"`, and the dtype where it is not T."""
-    arguments, axes = [], []
-    for name, said in tensors.items():
-        words = said.split()
-        dtype = next((word for word in words if word.startswith(("int", "uint", "float"))), "T")
-        drawn = next((word for word in words if ":" in word or word == "bits"), "index:e")
-        shape = tuple(word for word in words[1:] if word not in (dtype, drawn))
-        role = {"in": "input", "out": "output", "inout": "inout"}[words[0]]
-        values = {"values": (drawn,)} if dtype == "int32" and role == "input" else {}
-        arguments.append(Tensor(name=name, role=role, shape=shape, dtype=dtype, **values))
-        axes += [axis for axis in shape if axis not in axes]
-    workload = Workload(axes={axis: TOKENS[axis] for axis in axes}, dtype="float32")
-    return Spec(
-        name="f", summary="f", axes=tuple(axes), dtypes=("float32",), workloads=(workload,),
-        arguments=(*arguments, *(Size(name=axis) for axis in axes)),
-    )  # fmt: skip
+def spec_of(tensors: dict[str, str]) -> Spec:
+    words = " ".join(tensors.values()).split()
+    return made([{axis: size for axis, size in TOKENS.items() if axis in words}], tensors=tensors)
 
 
 ROWS = {"x": "in n d", "y": "out n d"}
@@ -48,11 +35,11 @@ CASES = [
     ("scan", ROWS, "def reference(x): return {'y': x.cumsum(-1)}"),
     ("scan", ROWS, "def reference(x):\n    h, out = torch.zeros_like(x[:, 0]), []\n    for t in range(x.shape[1]):\n"
      "        h = 0.5 * h + x[:, t]\n        out.append(h)\n    return {'y': torch.stack(out, 1)}"),
-    ("histogram", {"x": "in n int32", "y": "out e int64"}, "def reference(x, e): return {'y': torch.bincount(x.long(), minlength=e)}"),
-    ("histogram", {"x": "in n int32", "y": "out e int64"}, "def reference(x, e): return {'y': F.one_hot(x.long(), e).sum(0)}"),
-    ("histogram", {"x": "in n int32", "y": "out e"},
+    ("histogram", {"x": "in n int32 index:e", "y": "out e int64"}, "def reference(x, e): return {'y': torch.bincount(x.long(), minlength=e)}"),
+    ("histogram", {"x": "in n int32 index:e", "y": "out e int64"}, "def reference(x, e): return {'y': F.one_hot(x.long(), e).sum(0)}"),
+    ("histogram", {"x": "in n int32 index:e", "y": "out e"},
      "def reference(x, e): return {'y': torch.zeros(e).index_add_(0, x.long(), torch.ones(x.shape[0]))}"),
-    ("scatter", {"x": "in n d", "i": "in n int32", "y": "out e d"},
+    ("scatter", {"x": "in n d", "i": "in n int32 index:e", "y": "out e d"},
      "def reference(x, i, e): return {'y': x.new_zeros(e, x.shape[1]).index_add_(0, i.long(), x)}"),
     ("gather", {"x": "in s d", "i": "in n int32 index:s", "y": "out n d"}, "def reference(x, i): return {'y': x[i.long()]}"),
     ("matrix product", {"a": "in n k", "b": "in k d", "y": "out n d"}, "def reference(a, b): return {'y': (a @ b).relu()}"),
@@ -81,7 +68,7 @@ CASES = [
 
 @pytest.mark.parametrize(("expected", "tensors", "reference"), CASES)
 def test_the_family_is_what_the_reference_does(expected: str, tensors: dict[str, str], reference: str) -> None:
-    assert " ".join(families(made(**tensors), T + reference)) == expected
+    assert " ".join(families(spec_of(tensors), T + reference)) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,4 +87,4 @@ def test_the_family_of_a_kernel_of_the_catalog(kernel: str, expected: str) -> No
     "reference", ["def reference(x): raise ValueError", "no python", "import nothing_of_that_name"]
 )
 def test_what_cannot_be_run_has_no_family_of_its_own(reference: str) -> None:
-    assert families(made(**ROWS), reference) == ()
+    assert families(spec_of(ROWS), reference) == ()

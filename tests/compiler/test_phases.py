@@ -11,14 +11,13 @@ from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
 from kernels import catalog
-from tests.compiler.test_cpu import built
-from tests.nodes.rewrites.emulate.emulation import emulated, run
+from tests.compiler.folders import built, check_text, folder_of, made
+from tests.nodes.rewrites.emulate.emulation import run
 
-OUTPUTS = {
-    "ordered": ('("rows", "cols")', "float32"), "places": ('("rows", "cols")', "int64"), "total": ('("rows", "cols")', "float32"),
-    "most": ('("rows", "cols")', "float32"), "counts": ('("rows", "cols")', "int32"), "kept": ('("rows", "cols")', "float32"),
-    "back": ('("rows", "cols")', "int64"), "level": ('("rows", "cols")', "int64"), "few": ('("rows", "9")', "float32"),
-    "ranks": ('("rows", "cols")', "int64"), "joined": ('("rows", "cols")', "float32"), "most_ids": ('("rows", "cols")', "int64"),
+FLOATS, IDS = ("ordered", "total", "most", "kept", "joined"), ("places", "back", "level", "ranks", "most_ids")
+TENSORS = {
+    "x": "in rows cols", "ids": "in rows cols int64 integers:0:9", "edge": "in cols", **dict.fromkeys(FLOATS, "out rows cols"),
+    **dict.fromkeys(IDS, "out rows cols int64"), "counts": "out rows cols int32", "few": "out rows 9",
 }  # fmt: skip
 ROWS = """\
 import torch
@@ -64,49 +63,24 @@ def reference(x, ids, edge):
         "ranks": (x * 1.5).argsort(dim=0, stable=True),
     }
 """
-SPEC = """\
-from kernels.spec import Size, Spec, Tensor, Workload
-
-SPEC = Spec(
-    name="phased", summary="phased", axes=("rows", "cols"), dtypes=("float32",),
-    arguments=(
-        Tensor(name="x", role="input", shape=("rows", "cols")),
-        Tensor(name="ids", role="input", shape=("rows", "cols"), dtype="int64", values=("integers:0:9",)),
-        Tensor(name="edge", role="input", shape=("cols",)),
-        {outputs}
-        Size(name="rows"), Size(name="cols"),
-    ),
-    workloads=tuple(Workload(axes={{"rows": r, "cols": c}}, dtype="float32", devices=("cuda", "cpu")) for r, c in {sizes}),
-)
-"""
 SIZES = ((3, 16), (2, 301), (17, 9))
 
 
-def folder_of(tmp_path, reference: str, sizes=SIZES):
-    outputs = "\n        ".join(
-        f'Tensor(name="{name}", role="output", shape={shape}, dtype="{dtype}"),'
-        for name, (shape, dtype) in OUTPUTS.items()
-    )
-    (tmp_path / "spec.py").write_text(SPEC.format(outputs=outputs, sizes=sizes))
-    (tmp_path / "reference.py").write_text(reference)
-    return catalog.load(str(tmp_path))
+def kernel_of(tmp_path, reference: str, sizes=SIZES):
+    return folder_of(tmp_path, made([{"rows": r, "cols": c} for r, c in sizes], tensors=TENSORS), reference)
 
 
 @pytest.mark.parametrize("reference", [ROWS, WHOLE])
 def test_what_goes_through_memory_is_right_on_both_devices(reference, tmp_path):
-    kernel = folder_of(tmp_path, reference)
-    library = built(source(kernel.spec, reference, device="cpu"), tmp_path)
-    for sized in kernel.spec.workloads:
-        assert run(kernel.spec, kernel, library, sized) == "", sized.label
-    text = source(kernel.spec, reference)
-    (tmp_path / "candidate.cu").write_text(text)
-    done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
-    assert done.returncode == 0, done.stdout + done.stderr
+    kernel = kernel_of(tmp_path, reference)
+    for device in ("cpu", "cuda"):
+        check_text(kernel, source(kernel.spec, reference, device=device), tmp_path, device, (0,))
 
 
 @pytest.mark.parametrize("places", ["0 * places", "INT64_MAX"])
 def test_the_whole_grid_shares_one_unit(places, tmp_path):
-    text = source(folder_of(tmp_path, WHOLE).spec, WHOLE)
+    kernel = kernel_of(tmp_path, WHOLE)
+    text = source(kernel.spec, WHOLE)
     assert "halve_from(known" in text, "rows of a segment follow one another"
     for few, many in (
         ("kSpreadFrom = 65536", "kSpreadFrom = 0"),
@@ -116,18 +90,14 @@ def test_the_whole_grid_shares_one_unit(places, tmp_path):
     ):
         assert few in text
         text = text.replace(few, many)
-    (tmp_path / "candidate.cu").write_text(text)
-    done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_text(kernel, text, tmp_path, offsets=(0,))
 
 
 def test_a_unit_of_more_memory_than_a_block_has_takes_the_streams(tmp_path):
     reference = ROWS.replace("* 2", "* 3")
-    kernel = folder_of(tmp_path, reference, ((2, 700),))
+    kernel = kernel_of(tmp_path, reference, ((2, 700),))
     text = source(kernel.spec, reference).replace("kPhaseBytes = 200 << 10", "kPhaseBytes = 1 << 10")
-    (tmp_path / "candidate.cu").write_text(text)
-    done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_text(kernel, text, tmp_path, offsets=(0,))
 
 
 def test_moe_align_is_right_on_both_devices(tmp_path):
@@ -136,9 +106,7 @@ def test_moe_align_is_right_on_both_devices(tmp_path):
     library = built(source(kernel.spec, reference, device="cpu"), tmp_path)
     for sized in (w for w in kernel.spec.workloads if not w.timed and "cpu" in w.devices):
         assert run(kernel.spec, kernel, library, sized) == "", sized.label
-    (tmp_path / "candidate.cu").write_text(source(kernel.spec, reference))
-    done = emulated(kernel.folder, tmp_path / "candidate.cu", "0")
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_text(kernel, source(kernel.spec, reference), tmp_path, offsets=(0,))
 
 
 def test_many_reductions_go_through_memory_on_a_gpu():
@@ -159,7 +127,7 @@ def test_what_one_block_would_do_for_seconds_is_not_offered_on_a_gpu(monkeypatch
 
 
 def test_what_a_program_does_not_mean_is_found(tmp_path):
-    kernel = folder_of(tmp_path, ROWS)
+    kernel = kernel_of(tmp_path, ROWS)
     program = Meaning(kernel.spec, ROWS).program("float32", 1)
     check(program, ROWS)
     with pytest.raises(NoProgram, match="disagrees"):
@@ -204,12 +172,10 @@ def reference(x, ids, edge):
 
 @pytest.mark.parametrize("reference", [COMPOSED, WINDOWS])
 def test_functions_by_others_that_are_lowered_are_right(reference, tmp_path):
-    types = {name: dtype == "float32" for name, (_, dtype) in OUTPUTS.items() if name != "few"}
+    types = {name: name in FLOATS for name in (*FLOATS, *IDS, "counts")}
     reference = reference.replace("\n\n\ndef", f"\n\nTYPES = {types}\n\n\ndef")
-    kernel = folder_of(tmp_path, reference)
-    (tmp_path / "candidate.cu").write_text(source(kernel.spec, reference))
-    done = emulated(tmp_path, tmp_path / "candidate.cu", "0")
-    assert done.returncode == 0, done.stdout + done.stderr
+    kernel = kernel_of(tmp_path, reference)
+    check_text(kernel, source(kernel.spec, reference), tmp_path, offsets=(0,))
 
 
 def test_places_in_large_windows_are_refused(tmp_path):
@@ -224,6 +190,6 @@ def reference(x, ids, edge):
         name: found for name in ("places", "counts", "back", "level", "ranks", "most_ids")
     } | {"few": x[:, :9]}
 """
-    kernel = folder_of(tmp_path, reference, ((3, 64),))
+    kernel = kernel_of(tmp_path, reference, ((3, 64),))
     with pytest.raises(NoProgram, match="max_pool2d"):
         source(kernel.spec, reference)

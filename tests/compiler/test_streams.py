@@ -7,39 +7,20 @@ import pytest
 from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.streams import StreamKernel
-from kernels import catalog
-from tests.nodes.rewrites.emulate.emulation import emulated
+from tests.compiler.folders import check_text, folder_of, made
 
-SPEC = """\
-from kernels.spec import Scalar, Size, Spec, Tensor, Workload
-
-SPEC = Spec(
-    name="decode",
-    summary="decode",
-    axes=("seqs", "heads", "kv_heads", "pages", "table"),
-    dtypes=("float16",),
-    nans=False,
-    arguments=(
-        Tensor(name="query", role="input", shape=("seqs", "heads", "64")),
-        Tensor(name="keys", role="input", shape=("pages", "8", "kv_heads", "64")),
-        Tensor(name="values", role="input", shape=("pages", "8", "kv_heads", "32")),
-        Tensor(name="pages_of", role="input", shape=("seqs", "table"), dtype="int32", values=("index:pages",)),
-        Tensor(name="lengths", role="input", shape=("seqs",), dtype="int32", values=("integers:1:9",)),
-        Tensor(name="out", role="output", shape=("seqs", "heads", "32")),
-        Tensor(name="lse", role="output", shape=("seqs", "heads"), dtype="float32"),
-        Size(name="seqs"),
-        Size(name="heads"),
-        Size(name="kv_heads"),
-        Size(name="pages"),
-        Size(name="table"),
-        Scalar(name="scale", value=0.125),
-    ),
-    workloads=(
-        Workload(axes={"seqs": 2, "heads": 6, "kv_heads": 2, "pages": 21, "table": 17}, dtype="float16", devices=("cuda",)),
-        Workload(axes={"seqs": 3, "heads": 2, "kv_heads": 2, "pages": 9, "table": 3}, dtype="float16", devices=("cuda",)),
-    ),
-)
-"""
+SPEC = made(
+    [
+        {"seqs": 2, "heads": 6, "kv_heads": 2, "pages": 21, "table": 17},
+        {"seqs": 3, "heads": 2, "kv_heads": 2, "pages": 9, "table": 3},
+    ],
+    ("float16",), ("cuda",), {"scale": 0.125}, nans=False,
+    tensors={
+        "query": "in seqs heads 64", "keys": "in pages 8 kv_heads 64", "values": "in pages 8 kv_heads 32",
+        "pages_of": "in seqs table int32 index:pages", "lengths": "in seqs int32 integers:1:9", "out": "out seqs heads 32",
+        "lse": "out seqs heads float32",
+    },
+)  # fmt: skip
 FORMS = {
     "softmax of repeated heads": """\
     groups = query.shape[1] // keys.shape[2]
@@ -68,22 +49,13 @@ FORMS = {
 }
 
 
-def written(folder, form: str) -> tuple:
-    reference = f"import torch\n\n\ndef reference(query, keys, values, pages_of, lengths, scale):\n{FORMS[form]}    return {{'out': out, 'lse': lse}}\n"
-    (folder / "spec.py").write_text(SPEC)
-    (folder / "reference.py").write_text(reference)
-    return catalog.load(str(folder)).spec, reference
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_keys_and_values_stream_by_once_for_all_queries_of_a_head(form, tmp_path):
-    spec, reference = written(tmp_path, form)
-    program = Meaning(spec, reference).program("float16", 8)
+    reference = f"import torch\n\n\ndef reference(query, keys, values, pages_of, lengths, scale):\n{FORMS[form]}    return {{'out': out, 'lse': lse}}\n"
+    program = Meaning(SPEC, reference).program("float16", 8)
     (kernel,) = program.kernels
     assert isinstance(kernel, StreamKernel) and str(kernel.group) == "heads_kv_heads" and kernel.masked is not None
     check(program, reference)
-    text = source(spec, reference)
-    (tmp_path / "candidate.cu").write_text(text)
+    text = source(SPEC, reference)
     assert "load_pack<8>(keys + " in text and "load_pack<8>(values + " in text
-    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_text(folder_of(tmp_path, SPEC, reference), text, tmp_path)

@@ -1,4 +1,4 @@
-"""Random programs under random schedules, in the CUDA emulation, against the reference."""
+"""Random programs under random schedules, CUDA in the emulation, C++ by g++, against the reference."""
 
 from __future__ import annotations
 
@@ -7,36 +7,25 @@ import re
 
 import pytest
 
+from compiler.codegen.cpu import CPU_NUMBERS
 from compiler.compile import Meaning, source
-from compiler.defaults import ScheduleDefaults, schedule
+from compiler.defaults import ScheduleDefaults, cpu_schedule, schedule
 from compiler.frontend import NoProgram
 from compiler.schedule import read_head
-from kernels import catalog
-from tests.nodes.rewrites.emulate.emulation import emulated
+from harness.judge.tunables import bake
+from kernels.spec import Spec
+from tests.compiler.folders import check_text, folder_of, made
 
-SPEC = """\
-from kernels.spec import Scalar, Size, Spec, Tensor, Workload
+TENSORS = {
+    "w": "in cols", "places": "in rows int64 index:rows", "codes": "in rows cols//4 int32 integers:-40000:40000",
+}  # fmt: skip
 
-SPEC = Spec(
-    name="drawn",
-    summary="drawn",
-    axes=("rows", "cols"),
-    dtypes=({dtype!r},),
-    arguments=(
-        Tensor(name="x", role={role!r}, shape=("rows", "cols")),
-        Tensor(name="w", role="input", shape=("cols",)),
-        Tensor(name="places", role="input", shape=("rows",), dtype="int64", values=("index:rows",)),
-        Tensor(name="codes", role="input", shape=("rows", "cols//4"), dtype="int32", values=("integers:-40000:40000",)),
-        {outputs}
-        Size(name="rows"),
-        Size(name="cols"),
-        Scalar(name="eps", value=0.25),
-    ),
-    workloads=(
-        {workloads}
-    ),
-)
-"""
+
+def spec_of(sizes, x: str = "in", dtype: str = "float32", devices=("cuda",), **outputs: str) -> Spec:
+    sized = [{"rows": rows, "cols": cols} for rows, cols in dict.fromkeys(sizes)]
+    return made(sized, (dtype,), devices, {"eps": 0.25}, tensors={"x": f"{x} rows cols", **TENSORS, **outputs})
+
+
 ELEMENT = (
     "x * w", "x + eps", "torch.exp(-x.abs())", "torch.sigmoid(x) * w", "torch.where(x > 0, x, eps * x)", "x.clamp(-1, 1)",
     "x * x[places]", "torch.relu(x) - w", "x * torch.rsqrt(x.square() + 1)",
@@ -56,8 +45,8 @@ BITS = (
 HALVES = "torch.cat((x[:, x.shape[1] // 2 :] * 2, x[:, : x.shape[1] // 2] - eps), -1)"
 
 
-def drawn(seed: int, device: str = "cuda") -> tuple[str, str, ScheduleDefaults, list[str]]:
-    """(spec.py, reference.py, a choice of numbers, workloads for the emulation)."""
+def drawn(seed: int, device: str = "cuda") -> tuple[Spec, str, ScheduleDefaults, list[str]]:
+    """(spec, reference.py, a choice of numbers, workloads by name)."""
     draw = random.Random(seed)
     dtype = draw.choice(("float16", "bfloat16", "float32"))
     form = ("elements", "rows", "bits", "columns", "halves", "rows")[seed % 6]
@@ -70,16 +59,11 @@ def drawn(seed: int, device: str = "cuda") -> tuple[str, str, ScheduleDefaults, 
         "bits": draw.choice(BITS),
     }[form]
     in_place = form in ("elements", "rows") and "places" not in body and draw.random() < 0.4
-    shape = '("cols",)' if form == "columns" else '("rows", "cols")'
-    outputs = "" if in_place else f'Tensor(name="out", role="output", shape={shape}),'
+    outputs = {} if in_place else {"out": "out cols" if form == "columns" else "out rows cols"}
     sizes = [(draw.choice((1, 3, 37)), draw.choice((8, 16, 64, 136, 520))) for _ in range(3)]
     fourths = form in ("halves", "bits")
     sizes.append((draw.choice((2, 5)), draw.choice((12, 20, 92, 260) if fourths else (5, 13, 37, 129, 263, 1029))))
-    workloads = "\n        ".join(
-        f'Workload(axes={{"rows": {rows}, "cols": {cols}}}, dtype={dtype!r}, devices=({device!r},)),'
-        for rows, cols in dict.fromkeys(sizes)
-    )
-    spec = SPEC.format(dtype=dtype, role="inout" if in_place else "input", outputs=outputs, workloads=workloads)
+    spec = spec_of(sizes, "inout" if in_place else "in", dtype, (device,), **outputs)
     name = "x" if in_place else "out"
     reference = (
         "import torch\n\n\ndef reference(x, w, places, codes, eps):\n"
@@ -103,47 +87,37 @@ def reference(x, w, places, codes, eps):
     largest, at = x.max(-1)
     return {"weights": weights / weights.sum(-1, keepdim=True), "ids": ids, "least": (x - eps).argmin(-1), "largest": largest, "at": at}
 """
-SELECTED = "\n".join(
-    f'Tensor(name="{name}", role="output", shape={shape}{kind}),'
-    for name, shape, kind in (
-        ("weights", '("rows", "3")', ""), ("ids", '("rows", "3")', ', dtype="int64"'), ("least", '("rows",)', ', dtype="int64"'),
-        ("largest", '("rows",)', ""), ("at", '("rows",)', ', dtype="int64"'),
-    )
-)  # fmt: skip
+SELECTED = {
+    "weights": "out rows 3", "ids": "out rows 3 int64", "least": "out rows int64", "largest": "out rows", "at": "out rows int64",
+}  # fmt: skip
 
 
-def select_spec(device: str) -> str:
-    sizes = ((3, 64), (5, 37), (2, 8), (2, 2056))
-    workloads = [
-        f'Workload(axes={{"rows": {r}, "cols": {c}}}, dtype="float32", devices=({device!r},)),' for r, c in sizes
-    ]
-    return SPEC.format(dtype="float32", role="input", outputs=SELECTED, workloads="\n".join(workloads))
-
-
-def test_places_of_extremes_and_the_largest_few_are_right_in_the_emulation(tmp_path):
-    (tmp_path / "spec.py").write_text(select_spec("cuda"))
-    (tmp_path / "reference.py").write_text(SELECT)
-    text = source(catalog.load(str(tmp_path)).spec, SELECT)
-    assert "team_first<Threads" in text
-    (tmp_path / "candidate.cu").write_text(text)
-    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_places_of_extremes_and_the_largest_few_are_right(device, tmp_path):
+    spec = spec_of(((3, 64), (5, 37), (2, 8), (2, 2056)), devices=(device,), **SELECTED)
+    kernel = folder_of(tmp_path, spec, SELECT)
+    text = source(kernel.spec, SELECT, device=device)
+    assert device == "cpu" or "team_first<Threads" in text
+    check_text(kernel, text, tmp_path, device)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_drawn_program_under_a_drawn_schedule_is_right(seed, tmp_path):
     spec, reference, choice, workloads = drawn(seed)
-    (tmp_path / "spec.py").write_text(spec)
-    (tmp_path / "reference.py").write_text(reference)
-    kernel = catalog.load(str(tmp_path))
-    meaning = Meaning(kernel.spec, reference)
-    sized = {dtype: list(kernel.spec.workloads) for dtype in kernel.spec.dtypes}
-    made = schedule(meaning.program, kernel.spec.dtypes, sized, choice, lean=seed % 2 == 0)
-    text = meaning.text(made)
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(text)
-    done = emulated(tmp_path, candidate, "0", "1", *workloads)
-    assert done.returncode == 0, f"{reference}\n{choice}\n{done.stdout}{done.stderr}"
+    kernel, meaning = folder_of(tmp_path, spec, reference), Meaning(spec, reference)
+    sized = {dtype: list(spec.workloads) for dtype in spec.dtypes}
+    made_of = schedule(meaning.program, spec.dtypes, sized, choice, lean=seed % 2 == 0)
+    check_text(kernel, meaning.text(made_of), tmp_path, sized=workloads)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_drawn_program_is_right_in_cpp(seed, tmp_path):
+    spec, reference, _, workloads = drawn(seed, "cpu")
+    kernel, meaning = folder_of(tmp_path, spec, reference), Meaning(spec, reference)
+    made_of = cpu_schedule(meaning.cpu_program, spec.dtypes, {d: list(spec.workloads) for d in spec.dtypes})
+    numbers = {"PARALLEL_FROM": 8192 if seed % 2 else 262144, "STREAM": seed % 2}
+    text = bake(meaning.text(made_of, CPU_NUMBERS), numbers)
+    check_text(kernel, text, tmp_path, "cpu", sized=workloads)
 
 
 SEARCHED = (
@@ -156,41 +130,19 @@ SEARCHED = (
 @pytest.mark.parametrize(("seed", "numbers"), SEARCHED)
 def test_numbers_that_a_search_chooses_are_right(seed, numbers, tmp_path):
     spec, reference, _, workloads = drawn(seed)
-    (tmp_path / "spec.py").write_text(spec)
-    (tmp_path / "reference.py").write_text(reference)
-    text = source(catalog.load(str(tmp_path)).spec, reference)
+    kernel = folder_of(tmp_path, spec, reference)
+    text = source(kernel.spec, reference)
     for name, value in numbers.items():
         text, found = re.subn(rf"#define {name} \d+", f"#define {name} {value}", text)
         assert found == 1, name
-    (tmp_path / "candidate.cu").write_text(text)
-    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1", *workloads)
-    assert done.returncode == 0, f"{reference}\n{done.stdout}{done.stderr}"
+    check_text(kernel, text, tmp_path, sized=workloads)
 
 
-SCATTER_SPEC = """\
-from kernels.spec import Size, Spec, Tensor, Workload
-
-SPEC = Spec(
-    name="scattered",
-    summary="scattered",
-    axes=("tokens", "blocks", "width"),
-    dtypes=("float16",),
-    arguments=(
-        Tensor(name="key", role="input", shape=("tokens", "width")),
-        Tensor(name="block", role="input", shape=("tokens",), dtype="int64", values=("distinct:blocks",)),
-        Tensor(name="row", role="input", shape=("tokens",), dtype="int32", values=("index:2",)),
-        Tensor(name="cache", role="inout", shape=("blocks", "2", "width")),
-        Tensor(name="largest", role="output", shape=("tokens",)),
-        Size(name="tokens"),
-        Size(name="blocks"),
-        Size(name="width"),
-    ),
-    workloads=(
-        Workload(axes={"tokens": 3, "blocks": 9, "width": 64}, dtype="float16", devices=("cuda",)),
-        Workload(axes={"tokens": 5, "blocks": 5, "width": 21}, dtype="float16", devices=("cuda",)),
-    ),
-)
-"""
+SCATTERED = {
+    "key": "in tokens width", "block": "in tokens int64 distinct:blocks", "row": "in tokens int32 integers:0:2",
+    "cache": "inout blocks 2 width", "largest": "out tokens",
+}  # fmt: skip
+SCATTER_SIZES = ({"tokens": 3, "blocks": 9, "width": 64}, {"tokens": 5, "blocks": 5, "width": 21})
 SCATTER = """\
 def reference(key, block, row, cache):
     largest = key.abs().amax(-1)
@@ -201,14 +153,10 @@ def reference(key, block, row, cache):
 
 
 def test_rows_that_go_to_computed_places_leave_the_others_as_they_are(tmp_path):
-    (tmp_path / "spec.py").write_text(SCATTER_SPEC.replace('"index:2"', '"integers:0:2"'))
-    (tmp_path / "reference.py").write_text(SCATTER)
-    spec = catalog.load(str(tmp_path)).spec
+    spec = made(SCATTER_SIZES, ("float16",), ("cuda",), tensors=SCATTERED)
     text = source(spec, SCATTER)
     assert "store_rounded(cache + " in text, "elements of a row go in packs"
-    (tmp_path / "candidate.cu").write_text(text)
-    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_text(folder_of(tmp_path, spec, SCATTER), text, tmp_path)
     for wrong in (
         "cache[block, row] += key; key",
         "cache[row] = key[:2]; cache",
@@ -218,25 +166,34 @@ def test_rows_that_go_to_computed_places_leave_the_others_as_they_are(tmp_path):
             source(spec, SCATTER.replace("return {", f"{wrong}; return {{"))
 
 
-def test_a_thread_never_reads_what_another_writes_in_place(tmp_path):
-    spec = SPEC.format(
-        dtype="float32", role="inout", outputs="",
-        workloads='Workload(axes={"rows": 3, "cols": 8}, dtype="float32", devices=("cuda",)),',
-    )  # fmt: skip
-    (tmp_path / "spec.py").write_text(spec)
-    (tmp_path / "reference.py").write_text(
-        "def reference(x, w, places, codes, eps):\n    return {'x': x[places] + x}\n"
-    )
-    kernel = catalog.load(str(tmp_path))
+STATE = """\
+def reference(key, block, row, cache, level):
+    now = level[block] + key.square().mean(-1)
+    cache, level = cache.clone(), level.clone()
+    cache[block, 1] = cache[block, 1] - key / (now.sqrt() + 1)[:, None]
+    level[block] = now
+    return {"cache": cache, "level": level, "largest": key.amax(-1)}
+"""
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_what_a_row_reads_of_a_state_and_replaces_is_read_before(device, tmp_path):
+    tensors = SCATTERED | {"block": "in tokens int64 permutation:blocks", "level": "inout blocks range:0.1:1"}
+    spec = made(SCATTER_SIZES, ("float16",), (device,), tensors=tensors)
+    text = source(spec, STATE, device=device)
+    if device == "cuda":
+        read = text.index("= to_float(level[")
+        assert read < text.index("team_reduce<Threads, Team, Split>(mean"), "before the row meets"
+    check_text(folder_of(tmp_path, spec, STATE), text, tmp_path, device)
+
+
+def test_a_thread_never_reads_what_another_writes_in_place():
+    reference = "def reference(x, w, places, codes, eps):\n    return {'x': x[places] + x}\n"
     with pytest.raises(NoProgram, match="in place"):
-        Meaning(kernel.spec, (tmp_path / "reference.py").read_text()).program(kernel.spec.dtypes[0], 1)
+        Meaning(spec_of([(3, 8)], "inout"), reference).program("float32", 1)
 
 
 def test_pairs_of_neighbours_are_turned_in_place_and_the_rest_is_left_alone(tmp_path):
-    sizes = " ".join(
-        f'Workload(axes={{"rows": {rows}, "cols": 48}}, dtype="float16", devices=("cuda",)),' for rows in (3, 70)
-    )
-    (tmp_path / "spec.py").write_text(SPEC.format(dtype="float16", role="inout", outputs="", workloads=sizes))
     reference = """\
 import torch
 
@@ -246,65 +203,56 @@ def reference(x, w, places, codes, eps):
     turned = torch.stack((a * w[:16] - b * w[16:32], a * w[16:32] + b * w[:16]), -1)
     return {"x": torch.cat((turned.flatten(1), x[:, 32:]), -1)}
 """
-    (tmp_path / "reference.py").write_text(reference)
-    text = source(catalog.load(str(tmp_path)).spec, reference)
-    kernels = read_head(text).versions["float16"][0].kernels
-    assert len(kernels) == 1, "what stays is not written"
-    (tmp_path / "candidate.cu").write_text(text)
-    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    spec = spec_of([(3, 48), (70, 48)], "inout", "float16")
+    text = source(spec, reference)
+    assert len(read_head(text).versions["float16"][0].kernels) == 1, "what stays is not written"
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
 
 
 OF_PARTS = {
     "a group of neighbours is its largest's part": (
-        '("rows", "cols//32", "32")', "", "(lambda g: g / g.abs().amax(-1, keepdim=True).clamp(min=1e-3))(x.view(x.shape[0], -1, 32))", 64, "rows",
+        "out rows cols//32 32", "(lambda g: g / g.abs().amax(-1, keepdim=True).clamp(min=1e-3))(x.view(x.shape[0], -1, 32))", 64, "rows",
     ),
     "pieces side by side": (
-        '("rows", "cols + 24")', "", "torch.cat((x, x[:, 8:16] * 2, w[:16].expand(x.shape[0], 16)), -1)", 40, "elements",
+        "out rows cols+24", "torch.cat((x, x[:, 8:16] * 2, w[:16].expand(x.shape[0], 16)), -1)", 40, "elements",
     ),
     "two values in a byte": (
-        '("rows", "cols//2")', ', dtype="uint8"',
+        "out rows cols//2 uint8",
         "(lambda a, b: a | b << 4)(*(x - x.amin(-1, keepdim=True)).mul(4).floor().clamp(0, 15).to(torch.uint8).chunk(2, -1))", 64, "rows",
     ),
     "groups of columns over all rows": (
-        '("rows", "cols")', "", "(lambda g: (g - g.mean((0, 2), keepdim=True)).reshape(x.shape) * w)(x.view(x.shape[0], 4, -1))", 40, "rows",
+        "out rows cols", "(lambda g: (g - g.mean((0, 2), keepdim=True)).reshape(x.shape) * w)(x.view(x.shape[0], 4, -1))", 40, "rows",
     ),
-    "turned round": ('("rows", "cols")', "", "torch.roll(x.float(), (1, -1), (0, 1)) + w", 40, "elements"),
-    "running sums": ('("rows", "cols")', "", "(x * 0.125).cumsum(-1)", 264, "phases"),
+    "turned round": ("out rows cols", "torch.roll(x.float(), (1, -1), (0, 1)) + w", 40, "elements"),
+    "running sums": ("out rows cols", "(x * 0.125).cumsum(-1)", 264, "phases"),
     "a byte of bits": (
-        '("rows", "cols//8")', ', dtype="uint8"', "((x > 0).view(x.shape[0], -1, 8).int() * 2 ** torch.arange(8, dtype=torch.int32)).sum(-1).to(torch.uint8)", 64, "rows",
+        "out rows cols//8 uint8", "((x > 0).view(x.shape[0], -1, 8).int() * 2 ** torch.arange(8, dtype=torch.int32)).sum(-1).to(torch.uint8)", 64, "rows",
     ),
     "steps beside a pack": (
-        '("rows", "cols")', "", "sum(torch.nn.functional.pad(x, (3, 2))[:, k : k + x.shape[1]] * (k - 2) for k in range(6))", 40, "elements",
+        "out rows cols", "sum(torch.nn.functional.pad(x, (3, 2))[:, k : k + x.shape[1]] * (k - 2) for k in range(6))", 40, "elements",
     ),
     "rows that a column picks": (
-        '("rows", "cols")', "", "(lambda a, b: torch.cat((a[:, :16] * 2, b[:, 16:]), -1))(x[places], x[places.flip(0)])", 40, "elements",
+        "out rows cols", "(lambda a, b: torch.cat((a[:, :16] * 2, b[:, 16:]), -1))(x[places], x[places.flip(0)])", 40, "elements",
     ),
     "a small table": (
-        '("rows",)', "", "(more['table'][((codes[:, :, None] >> torch.tensor((0, 4, 8, 12))) & 15).long()].reshape(x.shape) * x).sum(-1)", 64, "rows",
+        "out rows", "(more['table'][((codes[:, :, None] >> torch.tensor((0, 4, 8, 12))) & 15).long()].reshape(x.shape) * x).sum(-1)", 64, "rows",
     ),
 }  # fmt: skip
 IN_TEXT = {
     "steps beside a pack": "load_inside<24, 8>(x", "rows that a column picks": "const int64_t v1 = places[", "a small table": "__shared__ float table_table[16]",
 }  # fmt: skip
-TABLE = 'Tensor(name="table", role="input", shape=("16",)),'
 
 
 @pytest.mark.parametrize("form", OF_PARTS)
 def test_what_a_pack_or_a_row_writes_in_parts_is_right_in_the_emulation(form, tmp_path):
-    shape, kind, value, columns, sketch = OF_PARTS[form]
-    output = f'{TABLE if "more" in value else ""}Tensor(name="out", role="output", shape={shape}{kind}),'
-    at = 'Workload(axes={{"rows": {}, "cols": {}}}, dtype="float16", devices=("cuda",)),'
-    sizes = " ".join(at.format(rows, columns) for rows in (3, 70))
-    (tmp_path / "spec.py").write_text(SPEC.format(dtype="float16", role="input", outputs=output, workloads=sizes))
+    out, value, columns, sketch = OF_PARTS[form]
+    table = {"table": "in 16"} if "more" in value else {}
+    spec = spec_of([(3, columns), (70, columns)], "in", "float16", **table, out=out)
     reference = f'import torch\n\n\ndef reference(x, w, places, codes, eps, **more):\n    return {{"out": {value}}}\n'
-    (tmp_path / "reference.py").write_text(reference)
-    text = source(catalog.load(str(tmp_path)).spec, reference)
+    text = source(spec, reference)
     assert read_head(text).versions["float16"][0].kernels[-1].sketch.sketch == sketch
     assert IN_TEXT.get(form, "") in text
     if form == "steps beside a pack":
         lane = text[text.index("load_inside<24, 8>(x") :].split("#pragma unroll", 2)[2].split("store_rounded", 1)[0]
         assert "if (" not in lane and "? to_float" not in lane, "no lane jumps around a conversion"
-    (tmp_path / "candidate.cu").write_text(text)
-    done = emulated(tmp_path, tmp_path / "candidate.cu", "0", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
