@@ -8,8 +8,9 @@ import torch
 from compiler import draft
 from compiler.draft import lower_convolutions
 from compiler.draft.planes import SHARED_BYTES, stages
-from tests.nodes.draft.direct import _close, native_source, problem, spilled
-from tests.nodes.draft.test_tiles import AS_IT_IS, models, source_of, untie, untied
+from tests.nodes.draft import test_tiles
+from tests.nodes.draft.direct import native_source, problem, spilled
+from tests.nodes.draft.test_tiles import AS_IT_IS, models, source_of
 
 PROBLEMS = {
     "a chain behind it": problem(
@@ -79,26 +80,8 @@ FORMS = {
 
 def check(text: str, folder, form: str, rounded: bool) -> None:
     """Beside eager, of operands with 11 bits where `rounded`."""
-    mended = ("if (!finite)", "if (false)")  # shared memory that was not yet written is NaN, and would be made good
-    reference, eager, new = models(text, folder, mended, *FORMS[form])
     assert "multiply_tiles" not in native_source(source_of(text), "cuda")
-    torch.manual_seed(1)
-    inputs = reference.get_inputs()
-    if rounded:
-        inputs = [untied(x) for x in inputs]
-        untie(eager, new)
-    with torch.no_grad():
-        ours = new(*inputs)
-        if rounded:
-            inputs = [nearest(x) for x in inputs]
-            for parameter in eager.parameters():
-                if parameter.dim() > 1:
-                    parameter.copy_(nearest(parameter))
-        theirs, exact = eager(*inputs), eager.double()(*[x.double() for x in inputs])
-    many = isinstance(ours, tuple)
-    for mine, other, right in zip(*((one if many else (one,)) for one in (ours, theirs, exact)), strict=True):
-        assert mine.shape == other.shape
-        _close(mine, other, right)
+    test_tiles.check(text, folder, *FORMS[form], rounding=nearest if rounded else None)
 
 
 OTHER_FORMS = [form for form in FORMS if form != "wgmma"]
@@ -124,9 +107,7 @@ def check_ties(layer: str, x_shape: str, to_even: bool, folder, planes: bool) ->
     """Operands half way between two TF32 numbers, beside numbers that TF32 has: what eager's convolution made of them on an H100."""
     rounded, away = nearest, lambda x: ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
     text = problem("return self.one(x)", f"[torch.randn({x_shape})]", f"self.one = nn.{layer}")
-    reference, eager, new = models(
-        text, folder, *([("if (!finite)", "if (false)"), *FORMS["mma.sync"]] if planes else [AS_IT_IS])
-    )
+    reference, eager, new = models(text, folder, *([AS_IT_IS, *(FORMS["mma.sync"] if planes else [])]))
     assert ("convolve_planes" in native_source(source_of(text), "cuda")) is planes
     torch.manual_seed(2)
 

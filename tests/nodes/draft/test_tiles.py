@@ -3,6 +3,7 @@
 import functools
 import re
 import shutil
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from compiler.draft import algebra, lower_convolutions, lower_products, thin_til
 from tests.nodes.draft.direct import (
     Pair,
     _close,
+    _leaves,
     agree_on_what_is_not_finite,
     check_group,
     emulated,
@@ -135,25 +137,25 @@ def untie(*models: torch.nn.Module) -> None:
             parameter.data.copy_(untied(parameter.data))
 
 
-def check(text: str, folder, rounded: bool = False, *changes: tuple[str, str]) -> None:
-    """`rounded`: beside eager's of operands that were rounded to TF32 before."""
+def check(
+    text: str, folder, *changes: tuple[str, str], rounding: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> None:
+    """`rounding`: beside eager's of operands that were rounded so before."""
     reference, eager, new = models(text, folder, AS_IT_IS, *changes)
     torch.manual_seed(1)
     inputs = reference.get_inputs()
-    if rounded:
+    if rounding:
         inputs = [untied(x) for x in inputs]
         untie(eager, new)
     with torch.no_grad():
         ours = new(*inputs)
-        if rounded:
-            inputs = [nearest(x) for x in inputs]
-            for weight in eager.parameters():
-                weight.copy_(nearest(weight))
+        if rounding:
+            inputs = [rounding(x) for x in inputs]
+            for weight in (parameter for parameter in eager.parameters() if parameter.dim() > 1):
+                weight.copy_(rounding(weight))
         theirs = eager(*inputs)
         exact = eager.double()(*[x.double() for x in inputs])
-    for mine, other, right in zip(
-        *((one if isinstance(one, tuple) else (one,)) for one in (ours, theirs, exact)), strict=True
-    ):
+    for mine, other, right in zip(*map(_leaves, (ours, theirs, exact)), strict=True):
         assert mine.shape == other.shape
         _close(mine, other, right)
 
@@ -171,7 +173,7 @@ def test_emulated_convolutions_of_few_channels_or_not_in_fours_are_exact(tmp_pat
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_emulated_convolutions_are_eagers_of_operands_in_tf32(name, tmp_path, monkeypatch):
     monkeypatch.setattr(lower_convolutions, "FEWEST", 1)
-    check(CONVOLUTIONS[name], tmp_path, rounded=True)
+    check(CONVOLUTIONS[name], tmp_path, rounding=nearest)
 
 
 def test_convolutions_of_our_own_agree_with_eager_on_a_cpu(tmp_path):
@@ -240,31 +242,65 @@ def errors(new, draw, steps: int = 512, columns: int = 64) -> tuple[float, float
         return tuple(((z - exact).abs() / size).max().item() * 2**24 for z in (new(x, y), plain(x, y)))
 
 
-def test_a_product_is_as_exact_as_float32s(tmp_path):
+PRODUCTS = {
+    # the problem, its depth and columns, what an error stays below: of the parts, the cuts, the stages' additions
+    "tiles": (LONG, (512, 64), 8 + 240 + 512 / 32),
+    "halves": (LONG, (512, 64), 12 + 144 + 512 / 228 + 512 / 64),
+    "few steps": (THIN, THIN_SIZES, 32),
+}  # fmt: skip
+"""How a float32 product is made of others, with the bounds of tensor_cores.py and halves.py."""
+
+
+def one_part(*_: object) -> int:
+    return 1
+
+
+@pytest.fixture
+def product(tmp_path, monkeypatch):
+    """Eager's and ours of a problem of PRODUCTS, with changes in the text."""
+
+    def made(by: str, *changes: tuple[str, str]):
+        if by == "halves":
+            monkeypatch.setattr(lower_products, "parts_by_halves", one_part)
+        return models(PRODUCTS[by][0], tmp_path, *changes)[1:]
+
+    return made
+
+
+@pytest.mark.parametrize("by", PRODUCTS)
+def test_a_product_is_as_exact_as_float32s(by, product):
     """In the emulation, whose tensor cores cut off more than Hopper's do."""
-    *_, new = models(LONG, tmp_path)
+    (_, sizes, most), (_, new) = PRODUCTS[by], product(by)
     for name, draw in DRAWS.items():
-        ours, float32s = errors(new, draw)
-        assert ours < float32s, name
-        assert ours < 8 + 240 + 512 / 32, (
-            name
-        )  # the bound of tensor_cores.py: the parts, the cuts, the stages' additions
+        ours, float32s = errors(new, draw, *sizes)
+        # of few steps what tensor cores cut off is the larger part
+        assert ours < most and (float32s < 32 if by == "few steps" else ours < float32s), name
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("by", "change"),
     [
-        ("round == 0 ? a_low[i] : a_high[i]", "a_high[i]"),
-        ("round == 1 ? b_low[j] : b_high[j]", "b_high[j]"),
-        ("wait_for_groups<STAGES - 2>();", "wait_for_groups<STAGES - 1>();"),
-        ("__syncthreads();  // this stage", "// this stage"),
+        ("tiles", ("round == 0 ? a_low[i] : a_high[i]", "a_high[i]")),
+        ("tiles", ("round == 1 ? b_low[j] : b_high[j]", "b_high[j]")),
+        ("tiles", ("wait_for_groups<STAGES - 2>();", "wait_for_groups<STAGES - 1>();")),
+        ("tiles", ("__syncthreads();  // this stage", "// this stage")),
+        ("halves", ("multiply_sixteen(rest, halves_at(a + 64 + steps), halves_at(b + steps), 1);", "")),
+        ("halves", ("multiply_sixteen(rest, halves_at(a + steps), halves_at(b + 64 + steps), 1);", "")),
+        ("halves", ("#define PERIOD 2", "#define PERIOD 64")),
+        ("few steps", ("multiply(part[j], small, high[j][step]);", "")),
+        ("few steps", ("multiply(part[j], a, low[j][step]);", "")),
     ],
-    ids=["no low part of the left", "no low part of the right", "a wait too short", "no barrier"],
 )
-def test_what_exactness_rests_on(change, tmp_path):
-    *_, new = models(LONG, tmp_path, change, AS_IT_IS)
-    ours, float32s = errors(new, torch.rand)
-    assert not ours < float32s
+def test_what_exactness_rests_on(by, change, product):
+    """Low parts of either side, waits, barriers, more sums than one."""
+    _, new = product(by, change, AS_IT_IS)
+    ours, float32s = errors(new, torch.rand, *PRODUCTS[by][1])
+    assert (ours > 64 and float32s < 32) if by == "few steps" else not ours < float32s
+
+
+@pytest.mark.parametrize("by", PRODUCTS)
+def test_infinite_and_very_large_operands_come_out_as_from_eager(by, product):
+    agree_on_what_is_not_finite(*product(by), *PRODUCTS[by][1])
 
 
 def test_products_of_few_steps_have_kernels_of_their_own():
@@ -280,26 +316,6 @@ def test_large_results_of_few_steps_go_past_the_cache_in_strips(tmp_path, monkey
     native = native_source(source_of(text), "cuda")
     assert native.count("__stcs(") == native.count("strip < 4;") == 1
     check(text, tmp_path)
-
-
-def test_a_product_of_few_steps_is_as_exact_as_float32s(tmp_path):
-    *_, new = models(THIN, tmp_path)
-    for name, draw in DRAWS.items():
-        ours, float32s = errors(new, draw, *THIN_SIZES)
-        assert ours < 32 and float32s < 32, name  # of few steps what tensor cores cut off is the larger part
-
-
-@pytest.mark.parametrize("part", ["small, high[j][step]", "a, low[j][step]"])
-def test_what_the_exactness_of_few_steps_rests_on(part, tmp_path):
-    *_, new = models(THIN, tmp_path, (f"multiply(part[j], {part});", ""), AS_IT_IS)
-    ours, float32s = errors(new, torch.rand, *THIN_SIZES)
-    assert ours > 64 and float32s < 32
-
-
-@pytest.mark.parametrize(("text", "sizes"), [(LONG, (512, 64)), (THIN, THIN_SIZES)], ids=["many steps", "few steps"])
-def test_infinite_and_very_large_operands_come_out_as_from_eager(text, sizes, tmp_path):
-    _, eager, new = models(text, tmp_path)
-    agree_on_what_is_not_finite(eager, new, *sizes)
 
 
 def test_what_is_not_finite_in_a_convolution_comes_out_as_from_eager(tmp_path):

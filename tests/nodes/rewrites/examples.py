@@ -338,7 +338,6 @@ VECTORS = {
         (HIDDEN, f"void other() {{ void* pointer = (void*)plain; }}\n{HIDDEN}"), (HIDDEN, f"__global__ void plain(const int* x) {{}}\n{HIDDEN}"),
     ), ("n % PACK == 0", "store_lanes(&y[", "[&](auto lanes)")),
     "elements of the whole": Example("vectorize", BY_ELEMENTS.replace("y[i] =", "(y[i]) ="), reads=("store_lanes(&y[first], y_pack);",)),
-    "a loop in a macro": Example("expand_macros vectorize", LOOP, reads=("store_lanes(&y[first], y_pack);",)),
     "a guard": Example("vectorize", kernel(AT + "  int all = n * 2;\n  if (i < all) {\n    y[i] = x[i];\n  }", "if (n > 1) plain<<<(n / 2 * 2 + 255) / 256, 256, 0, stream>>>(x, y, n / 2);"), (
         ("int all = n * 2;", "int all = n * 2 - i % 2;"), ("if (i < all)", "if (i < all && x[i] > 0)"), ("= x[i]", "= x[i] * threadIdx.x"),
     )),
@@ -356,10 +355,6 @@ VECTORS = {
     "a barrier between two writers": Example("vectorize", LINE),
     "choices": Example("vectorize", CHOICES, reads=("wanted ? x[(int64_t)from * n + i] : 0.0f", "store_lanes(&y[", "if (from > 0) store_lanes(&v[")),
     "choices, by packs that do not divide": Example("vectorize vectorize_unaligned_rows", CHOICES),
-    "sum": Example("vectorize", rounds("float s = 0;", "s += v;"), reads=("load_lanes",)),
-    "a sum with what it lost": Example(
-        "vectorize", rounds("float s = 0, c = 0;", "const float z = v - c; const float t = s + z; c = (t - s) - z; s = t;")
-    ),
     "a running softmax": Example("vectorize", rounds(
         "float m = -1e30f, s = 0;", "const float t = fmaxf(m, v); s *= expf(m - t); s += expf(v - t); m = t;", "s * expf(m)"
     )),

@@ -44,25 +44,6 @@ __inline__ __device__ float blockReduceSum(float val) {{
   return val;
 }}
 """
-PYTORCH = f"""{WARP_DOWN}
-template <typename T>
-__device__ T BlockReduceSum(T value, T* shared) {{
-  const int tid = threadIdx.x;
-  const int lid = tid % 32;
-  const int wid = tid / 32;
-  value = warpReduceSum(value);
-  __syncthreads();  // prevent races when BlockReduces are called in a row.
-  if (lid == 0) {{
-    shared[wid] = value;
-  }}
-  __syncthreads();
-  value = (tid < blockDim.x / 32) ? shared[lid] : T(0);
-  if (wid == 0) {{
-    value = warpReduceSum(value);
-  }}
-  return value;
-}}
-"""
 TOLD = """
   if (threadIdx.x == 0) {
     total = fmaxf(sqrtf(sum), 1e-6f);
@@ -249,10 +230,6 @@ REDUCTIONS = {
         ("sum = blockReduceSum(sum);", "if (columns > 5) sum = blockReduceSum(sum);"),
         ("float blockReduceSum(float val)", "double blockReduceSum(double val)"),
     )),
-    "pytorch": Example("canonicalize_reductions", norm("  __shared__ float buffer[32];\n  sum = BlockReduceSum(sum, buffer);" + TOLD, PYTORCH), (
-        (TOLD, TOLD + "  if (buffer[1] > 0.0f) total = 1.0f;\n"),
-        (TOLD, TOLD + "  float* slots = reinterpret_cast<float*>(buffer);\n  if (slots[1] > 0.0f) total = 1.0f;\n"),
-    )),
     "in the slots": Example("canonicalize_reductions", norm(IN_THE_SLOTS), (
         ("partial[warp] = sum;", "partial[warp] = sum + 1;"), ("if (warp == 0) {", "if (warp == 9) {"),
         ("sqrtf(partial[0])", "sqrtf(partial[0] + partial[1])"),  # what is left in the slots
@@ -260,10 +237,6 @@ REDUCTIONS = {
     )),
     "one thread": Example("canonicalize_reductions", norm(ONE_THREAD)),
     "twice through the same slots": Example("canonicalize_reductions", norm(TWICE, WARP_DOWN), reads=("block_sum<0>(sum)", "block_sum<1>(sum)")),
-    "the largest, at least a bound": Example(
-        "canonicalize_reductions", norm(CALL, LARGEST.replace("(T)(0.0f)", "-1e20f")).replace("sum += v * v;", "sum = fmaxf(sum, v * v);"),
-        reads=("fmaxf(block_max<0>(sum), -1e20f);",),
-    ),
     "the largest of doubles": Example("canonicalize_reductions", norm(
         PART + TOLD.replace("sqrtf(sum)", "sqrtf(float(part))"), LARGEST.replace("fmaxf(", "fmax(").replace("(T)(0.0f)", "shared[0]")
     ).replace("sum += v * v;", "sum = fmaxf(sum, v * v);"), ((PART, PART.replace("double", "__half")), (PART, PART.replace("double", "T")))),
@@ -288,13 +261,9 @@ REDUCTIONS = {
     "slots side by side in one array": Example("canonicalize_reductions", SLOTS, (
         (LOG, LOG.replace(";", " + maxvals[0];")), (LOG, LOG.replace(";", " + shared[1];")),
     ), ("block_max<0>(most)", "block_sum<1>(sum)")),
-    "a sum that others see": Example("canonicalize_reductions", SLOTS.replace(LOG, "logf(sumvals[threadIdx.x % 2]);"), reads=("sumvals[0] = val;",)),
     "a maximum that is changed": Example("canonicalize_reductions", SLOTS.replace(
         "float offset =", "float* late = shared;\n  late[0] = 1.0f;\n  float offset ="), reads=("maxvals[0] = val;",)),
     "names of ours": Example("free_reserved_names", OURS, reads=("ceil_div_of_file(rows",)),
-    "names of ours, beside ours": Example(
-        "free_reserved_names canonicalize_reductions vectorize cache_row_in_registers", OURS, reads=("ceil_div_of_file(rows", "inline int64_t ceil_div("),
-    ),
     "rows in registers": Example("canonicalize_reductions vectorize cache_row_in_registers", TREE, (
         (START, START + " __shared__ float mine[1]; mine[0] = n;"), (START, START + " if (threadIdx.x < 7) sum = n;"), (START, "float sum = 1.0f;"),
         ("const int first", "if (n > 9) break;\n    const int first"),  # what is not loaded is missing later on
