@@ -152,12 +152,9 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     unit = str(kernel.unit) if kernel.unit.is_Symbol else ""
     moved: set[Buffer] = set()
 
-    def at_member(word: str) -> list[str]:
-        """The query that `word` of the group is; the last one again where there are no more."""
-        return [f"const {wide} {member} = group_first + {word} < {group} ? group_first + {word} : {group} - 1;"] if member else []  # fmt: skip
-
-    def at_key(word: str) -> list[str]:
-        return [f"const {wide} {kernel.key} = ({word} / 32 * stream_parts + stream_part) * 32 + {word} % 32;"]
+    # The query that `member_at` of the group is; the last one again where there are no more.
+    at_member = [f"const {wide} {member} = group_first + member_at < {group} ? group_first + member_at : {group} - 1;"] if member else []  # fmt: skip
+    at_key = [f"const {wide} {kernel.key} = (place / 32 * stream_parts + stream_part) * 32 + place % 32;"]
 
     folds = max(1, len(kernel.folds))
     top = Scope(1)
@@ -182,7 +179,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     before, value = lines.printed(asked, 0)
     top.lines += indent([
         f"float queries[Group][{how.each}];", "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {",
-        *indent(at_member("member_at"), 1), "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
+        *indent(at_member, 1), "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
         f"        const {wide} chunk = step * {how.lanes} + threadIdx.x % {how.lanes};", *indent(lines.before, 2),
         *[f"        const auto {n}_now = load_pack<{how.width}>({a});" for n, _, a in loads],
         "        #pragma unroll", f"        for (int lane = 0; lane < {how.width}; ++lane) {{", *indent(before, 3),
@@ -195,14 +192,14 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     before, value = lines.printed(keyed, 0)
     skip = lines.printed(leaf(kernel.masked), 0) if kernel.masked else ([], "false")
     ask = [
-        *indent(at_key("place"), 1), "    bool& is_one = asked_taken[one];", f"    is_one = place < stream_span && {kernel.key} < {keys};",
+        *indent(at_key, 1), "    bool& is_one = asked_taken[one];", f"    is_one = place < stream_span && {kernel.key} < {keys};",
         "    if (is_one) {", *indent(skip[0], 2), f"        is_one = !({skip[1]});", "    }",
     ]  # fmt: skip
     top.lines += indent([
         "{", *indent(_ahead(how, loads, lines.before, ask, wide), 1), "    for (int from = 0; from < stream_span; from += kTeams * kAtOnce) {",
         *indent(_next(how, loads), 2), "        #pragma unroll",
         "        for (int one = 0; one < kAtOnce; ++one) {", "            const int place = from + one * kTeams + team;",
-        "            float dots[Group] = {};", "            if (is_taken[one]) {", *indent(at_key("place"), 4),
+        "            float dots[Group] = {};", "            if (is_taken[one]) {", *indent(at_key, 4),
         "                #pragma unroll", f"                for (int step = 0; step < {how.packs}; ++step) {{",
         f"                    [[maybe_unused]] const {wide} chunk = step * {how.lanes} + team_lane;",
         *[f"                    const auto& {n}_now = {n}[one][step];" for n, _, _ in loads],
@@ -223,10 +220,10 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         before, value = lines.printed(leaf(fold.value), 0)
         held = f"partial[{number}]"
         top.lines += indent([
-            "__syncthreads();", "{", "    const int member_at = warp % Group;", *indent(at_member("member_at"), 1),
+            "__syncthreads();", "{", "    const int member_at = warp % Group;", *indent(at_member, 1),
             f"    float held = {text.identity(fold)};", f"    const auto join = {text.join(fold)};",
             "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {",
-            *indent(at_key("place"), 2), f"        if ({kernel.key} < {keys}) {{",
+            *indent(at_key, 2), f"        if ({kernel.key} < {keys}) {{",
             "            const float score = scores[member_at * stream_span + place];", *indent(before, 3),
             f"            held = join(held, {value});", "        }", "    }", "    #pragma unroll",
             "    for (int step = 16; step > 0; step /= 2) {", "        held = join(held, __shfl_xor_sync(0xffffffffu, held, step));", "    }",
@@ -242,7 +239,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     before, value = lines.printed(leaf(kernel.weight), 0)
     top.lines += indent([
         "__syncthreads();", f"for (int at = threadIdx.x; at < Group * stream_span; at += {THREADS}) {{",
-        "    const int member_at = at / stream_span, place = at % stream_span;", *indent([*at_member("member_at"), *at_key("place")], 1),
+        "    const int member_at = at / stream_span, place = at % stream_span;", *indent([*at_member, *at_key], 1),
         "    const float score = scores[at];", "    float weight = 0.0f;", f"    if ({kernel.key} < {keys}) {{", *indent(before, 2),
         f"        weight = {value};", "    }", "    scores[at] = weight;", "}", "__syncthreads();",
     ], 1)  # fmt: skip
@@ -253,7 +250,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     before, value = lines.printed(seen, 0)
     skips = kernel.masked is not None and not program.spec.nans
     ask = [
-        *indent(at_key("place"), 1), "    bool& is_one = asked_taken[one];", f"    is_one = place < stream_span && {kernel.key} < {keys};",
+        *indent(at_key, 1), "    bool& is_one = asked_taken[one];", f"    is_one = place < stream_span && {kernel.key} < {keys};",
         *(["    if (is_one) {", "        is_one = false;", "        #pragma unroll", "        for (int member_at = 0; member_at < Group; ++member_at) {",
            "            is_one |= scores[member_at * stream_span + place] != 0.0f;", "        }", "    }"] if skips else []),
     ]  # fmt: skip
@@ -261,7 +258,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         f"float sums[Group][{out.each}] = {{}};", "{", *indent(_ahead(out, loads, lines.before, ask, wide), 1),
         "    for (int from = 0; from < stream_span; from += kTeams * kAtOnce) {", *indent(_next(out, loads), 2), "        #pragma unroll",
         "        for (int one = 0; one < kAtOnce; ++one) {", "            if (is_taken[one]) {",
-        "                const int place = from + one * kTeams + team;", *indent(at_key("place"), 4),
+        "                const int place = from + one * kTeams + team;", *indent(at_key, 4),
         "                float weights[Group];", "                #pragma unroll", "                for (int member_at = 0; member_at < Group; ++member_at) {",
         "                    weights[member_at] = scores[member_at * stream_span + place];", "                }",
         "                #pragma unroll", f"                for (int step = 0; step < {out.packs}; ++step) {{",
@@ -295,12 +292,12 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         f"    [[maybe_unused]] const int member_at = at / {kernel.columns}, {kernel.column} = at % {kernel.columns};",
         f"    if (group_first + member_at < {group}) {{", "        float sum = 0.0f;", "        #pragma unroll",
         "        for (int other = 0; other < kMostParts; ++other) {", "            if (other < stream_parts) {",
-        "                sum += of_block<Split>(scores, other)[at];", "            }", "        }", *indent([*at_member("member_at"), *each], 2), "    }", "}",
+        "                sum += of_block<Split>(scores, other)[at];", "            }", "        }", *indent([*at_member, *each], 2), "    }", "}",
     ], 1)  # fmt: skip
     if once:
         top.lines += indent([
             f"if (stream_part == 0 && threadIdx.x < Group && group_first + threadIdx.x < {group}) {{",
-            "    const int member_at = threadIdx.x;", *indent([*at_member("member_at"), *once], 1), "}",
+            "    const int member_at = threadIdx.x;", *indent([*at_member, *once], 1), "}",
         ], 1)  # fmt: skip
     top.line("leave_cluster<Split>();")
     parameters.append("int stream_span")

@@ -329,14 +329,14 @@ class _Draft:
                 self.moved_shapes[name] = self._value(argument).shape
                 moved.append((self.program.realise(self._apart(self._value(argument))), name))
             elif spec.kind == OutputKind.USER_OUTPUT:
-                returned.append(self._user_output(spec, argument))
+                returned.append(self._user_output(argument))
             else:
                 raise NoDraft(f"the module changes {spec.target} in place ({spec.kind.name.lower()})")
         if counted:
             self.tail.append(f"torch._foreach_add_([{', '.join(counted)}], 1)")
         return returned, moved
 
-    def _user_output(self, spec, argument) -> Value | str:
+    def _user_output(self, argument) -> Value | str:
         if not isinstance(argument, torch.fx.Node):
             if isinstance(argument, (bool, int, float, str, type(None))):
                 return repr(argument)

@@ -52,23 +52,19 @@ def _promoted(*arguments) -> str:
 # ---------------------------------------------------------------------------------------------- arithmetic
 
 
-@lowers("aten.add.Tensor", "aten.add.Scalar")
-def add(low: Lowering, a, b, *, alpha=1):
-    if alpha == 1:
-        return _apply(low, lambda x, y: binary("add", x, y), a, b)
-    return _apply(low, lambda x, y: binary("add", x, binary("mul", y, constant(alpha, y.type))), a, b)
+for _name in ("add", "sub"):
 
+    def _summed(low: Lowering, a, b, *, alpha=1, _name=_name):
+        if alpha == 1:
+            return _apply(low, lambda x, y: binary(_name, x, y), a, b)
+        return _apply(low, lambda x, y: binary(_name, x, binary("mul", y, constant(alpha, y.type))), a, b)
 
-@lowers("aten.sub.Tensor", "aten.sub.Scalar")
-def sub(low: Lowering, a, b, *, alpha=1):
-    if alpha == 1:
-        return _apply(low, lambda x, y: binary("sub", x, y), a, b)
-    return _apply(low, lambda x, y: binary("sub", x, binary("mul", y, constant(alpha, y.type))), a, b)
+    lowers(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_summed)
 
 
 @lowers("aten.rsub.Scalar", "aten.rsub.Tensor")
 def rsub(low: Lowering, a, b, *, alpha=1):
-    return sub(low, b, a, alpha=1) if alpha == 1 else None
+    return _apply(low, lambda x, y: binary("sub", x, y), b, a) if alpha == 1 else None
 
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar")
@@ -143,24 +139,21 @@ for _name in ("floor", "ceil", "trunc", "round"):
     lowers(f"aten.{_name}.default")(_rounded)
 
 
-@lowers("aten.neg.default", "aten._neg_view.default")
-def neg(low: Lowering, a):
-    return _apply(low, lambda x: unary("neg", x), a)
+FORMULAS: dict[tuple[str, ...], Callable[..., Expr]] = {
+    ("neg.default", "_neg_view.default"): lambda x: unary("neg", x),
+    ("abs.default",): lambda x: unary("abs", x),
+    ("reciprocal.default",): lambda x: binary("div", constant(1, x.type), x),
+    ("square.default",): lambda x: binary("mul", x, x),
+    ("lerp.Scalar", "lerp.Tensor"): lambda x, y, w: binary("add", x, binary("mul", w, binary("sub", y, x))),
+}
+"""What is no more than a formula of the arguments' elements."""
 
+for _names, _formula in FORMULAS.items():
 
-@lowers("aten.abs.default")
-def absolute(low: Lowering, a):
-    return _apply(low, lambda x: unary("abs", x), a)
+    def _of_elements(low: Lowering, *arguments, _formula=_formula):
+        return _apply(low, _formula, *arguments)
 
-
-@lowers("aten.reciprocal.default")
-def reciprocal(low: Lowering, a):
-    return _apply(low, lambda x: binary("div", constant(1, x.type), x), a)
-
-
-@lowers("aten.square.default")
-def square(low: Lowering, a):
-    return _apply(low, lambda x: binary("mul", x, x), a)
+    lowers(*(f"aten.{name}" for name in _names))(_of_elements)
 
 
 @lowers("aten.sign.default", "aten.sgn.default")
@@ -173,7 +166,7 @@ def sign(low: Lowering, a):
     return _apply(low, of, a)
 
 
-@lowers("aten.clamp.default", "aten.clamp.Tensor")
+@lowers("aten.clamp.default", "aten.clamp.Tensor", "aten.clamp_min.default")
 def clamp(low: Lowering, a, lowest=None, highest=None):
     bounds = [b for b in (lowest, highest) if b is not None]
 
@@ -184,11 +177,6 @@ def clamp(low: Lowering, a, lowest=None, highest=None):
         return make("min", x, ends.pop(0), type=x.type) if highest is not None else x
 
     return _apply(low, of, a, *bounds)
-
-
-@lowers("aten.clamp_min.default")
-def clamp_min(low: Lowering, a, lowest):
-    return clamp(low, a, lowest, None)
 
 
 @lowers("aten.clamp_max.default")
@@ -394,19 +382,12 @@ def same(low: Lowering, a, *_, **__):
     return a
 
 
-@lowers("aten.lerp.Scalar", "aten.lerp.Tensor")
-def lerp(low: Lowering, a, b, weight):
-    return _apply(low, lambda x, y, w: binary("add", x, binary("mul", w, binary("sub", y, x))), a, b, weight)
+for _name in ("mul", "div"):
 
+    def _added(low: Lowering, a, b, c, *, value=1, _name=_name):
+        return _apply(low, lambda x, y, z: binary("add", x, _scaled(binary(_name, y, z), value)), a, b, c)
 
-@lowers("aten.addcmul.default")
-def addcmul(low: Lowering, a, b, c, *, value=1):
-    return _apply(low, lambda x, y, z: binary("add", x, _scaled(binary("mul", y, z), value)), a, b, c)
-
-
-@lowers("aten.addcdiv.default")
-def addcdiv(low: Lowering, a, b, c, *, value=1):
-    return _apply(low, lambda x, y, z: binary("add", x, _scaled(binary("div", y, z), value)), a, b, c)
+    lowers(f"aten.addc{_name}.default")(_added)
 
 
 @lowers("aten.copy.default")

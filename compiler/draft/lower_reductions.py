@@ -59,9 +59,12 @@ def mapped(low: Lowering, value: Value, function, dtype=None) -> Value:
     return low.formula(lambda position: cast(function(value.at(position)), type), value.shape, dtype or value.dtype)
 
 
-@lowers("aten.sum.default", "aten.sum.dim_IntList")
-def total(low: Lowering, a, dims=None, keepdim=False, **__):
-    return fold_over(low, "sum", a, dims, keepdim, _typed(low, a))
+for _kind, _names in {"sum": ("default", "dim_IntList"), "prod": ("default", "dim_int")}.items():
+
+    def _total(low: Lowering, a, dims=None, keepdim=False, *, _kind=_kind, **__):
+        return fold_over(low, _kind, a, dims, keepdim, _typed(low, a))
+
+    lowers(*(f"aten.{_kind}.{name}" for name in _names))(_total)
 
 
 @lowers("aten.mean.default", "aten.mean.dim")
@@ -69,36 +72,6 @@ def mean(low: Lowering, a, dims=None, keepdim=False, **__):
     result = fold_over(low, "sum", a, dims, keepdim, _typed(low, a))
     count = _count(low, a, dims)
     return mapped(low, result, lambda x: binary("div", x, index_value(count, x.type)))
-
-
-@lowers("aten.prod.default")
-def prod_all(low: Lowering, a, **__):
-    return fold_over(low, "prod", a, None, False, _typed(low, a))
-
-
-@lowers("aten.prod.dim_int")
-def prod(low: Lowering, a, dim, keepdim=False, **__):
-    return fold_over(low, "prod", a, dim, keepdim, _typed(low, a))
-
-
-@lowers("aten.amax.default")
-def amax(low: Lowering, a, dims=None, keepdim=False):
-    return fold_over(low, "max", a, dims, keepdim)
-
-
-@lowers("aten.amin.default")
-def amin(low: Lowering, a, dims=None, keepdim=False):
-    return fold_over(low, "min", a, dims, keepdim)
-
-
-@lowers("aten.max.default")
-def max_all(low: Lowering, a):
-    return fold_over(low, "max", a, None, False)
-
-
-@lowers("aten.min.default")
-def min_all(low: Lowering, a):
-    return fold_over(low, "min", a, None, False)
 
 
 def _extreme(low: Lowering, kind: str, a, dim, keepdim):
@@ -114,16 +87,6 @@ def _extreme(low: Lowering, kind: str, a, dim, keepdim):
     return value, index
 
 
-@lowers("aten.max.dim")
-def max_dim(low: Lowering, a, dim, keepdim=False):
-    return _extreme(low, "max", a, dim, keepdim)
-
-
-@lowers("aten.min.dim")
-def min_dim(low: Lowering, a, dim, keepdim=False):
-    return _extreme(low, "min", a, dim, keepdim)
-
-
 def _place(low: Lowering, kind: str, a, dim, keepdim):
     if dim is None:
         a, dim = low.program.reshape(a, [product(a.shape)]), 0
@@ -134,24 +97,27 @@ def _place(low: Lowering, kind: str, a, dim, keepdim):
     return fold_over(low, kind, a, dim, keepdim, dtype=torch.int64)
 
 
-@lowers("aten.argmax.default")
-def argmax(low: Lowering, a, dim=None, keepdim=False):
-    return _place(low, "argmax", a, dim, keepdim)
+for _kind in ("max", "min"):
 
+    def _largest(low: Lowering, a, dims=None, keepdim=False, *, _kind=_kind):
+        return fold_over(low, _kind, a, dims, keepdim)
 
-@lowers("aten.argmin.default")
-def argmin(low: Lowering, a, dim=None, keepdim=False):
-    return _place(low, "argmin", a, dim, keepdim)
+    def _with_place(low: Lowering, a, dim, keepdim=False, *, _kind=_kind):
+        return _extreme(low, _kind, a, dim, keepdim)
 
+    def _only_place(low: Lowering, a, dim=None, keepdim=False, *, _kind=_kind):
+        return _place(low, f"arg{_kind}", a, dim, keepdim)
 
-@lowers("aten.any.default", "aten.any.dim", "aten.any.dims")
-def any_of(low: Lowering, a, dims=None, keepdim=False):
-    return fold_over(low, "any", a, dims, keepdim, lambda position: cast(a.at(position), "bool"))
+    lowers(f"aten.a{_kind}.default", f"aten.{_kind}.default")(_largest)
+    lowers(f"aten.{_kind}.dim")(_with_place)
+    lowers(f"aten.arg{_kind}.default")(_only_place)
 
+for _kind in ("any", "all"):
 
-@lowers("aten.all.default", "aten.all.dim", "aten.all.dims")
-def all_of_them(low: Lowering, a, dims=None, keepdim=False):
-    return fold_over(low, "all", a, dims, keepdim, lambda position: cast(a.at(position), "bool"))
+    def _logical(low: Lowering, a, dims=None, keepdim=False, *, _kind=_kind):
+        return fold_over(low, _kind, a, dims, keepdim, lambda position: cast(a.at(position), "bool"))
+
+    lowers(f"aten.{_kind}.default", f"aten.{_kind}.dim", f"aten.{_kind}.dims")(_logical)
 
 
 @lowers("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar")
@@ -201,26 +167,16 @@ def _variance(low: Lowering, a: Value, dims, correction, keepdim) -> Value:
     return result if keepdim else low.program.reshape(result, low.shape)
 
 
-@lowers("aten.var.correction")
-def variance(low: Lowering, a, dims=None, *, correction=None, keepdim=False):
-    result = _variance(low, a, dims, correction, keepdim)
-    return mapped(low, result, lambda x: x, low.dtype)
+for _name, _of in {"var": lambda x: x, "std": lambda x: unary("sqrt", x)}.items():
 
+    def _spread(low: Lowering, a, dims=None, *, correction=None, keepdim=False, _of=_of):
+        return mapped(low, _variance(low, a, dims, correction, keepdim), _of, low.dtype)
 
-@lowers("aten.var.dim", "aten.var.default")
-def variance_old(low: Lowering, a, dims=None, unbiased=True, keepdim=False):
-    return mapped(low, _variance(low, a, dims, 1 if unbiased else 0, keepdim), lambda x: x, low.dtype)
+    def _spread_old(low: Lowering, a, dims=None, unbiased=True, keepdim=False, *, _of=_of):
+        return mapped(low, _variance(low, a, dims, 1 if unbiased else 0, keepdim), _of, low.dtype)
 
-
-@lowers("aten.std.correction")
-def deviation(low: Lowering, a, dims=None, *, correction=None, keepdim=False):
-    return mapped(low, _variance(low, a, dims, correction, keepdim), lambda x: unary("sqrt", x), low.dtype)
-
-
-@lowers("aten.std.dim", "aten.std.default")
-def deviation_old(low: Lowering, a, dims=None, unbiased=True, keepdim=False):
-    result = _variance(low, a, dims, 1 if unbiased else 0, keepdim)
-    return mapped(low, result, lambda x: unary("sqrt", x), low.dtype)
+    lowers(f"aten.{_name}.correction")(_spread)
+    lowers(f"aten.{_name}.dim", f"aten.{_name}.default")(_spread_old)
 
 
 # ---------------------------------------------------------------------------------------------- softmax
@@ -288,24 +244,19 @@ def logsumexp(low: Lowering, a, dims, keepdim=False):
 # ---------------------------------------------------------------------------------------------- scans
 
 
-@lowers("aten.cumsum.default")
-def cumsum(low: Lowering, a, dim, **__):
-    return low.program.scan("scan_sum", a, dim, low.dtype, False, False) if a.shape else a
+for _name, _scan in {
+    # what joins, whether an element's own is left out, whether from behind
+    "aten.cumsum.default": ("scan_sum", False, False),
+    "aten.cumprod.default": ("scan_prod", False, False),
+    "draft.cumsum_backwards": ("scan_sum", False, True),
+    "draft.cumsum_exclusive": ("scan_sum", True, False),
+}.items():
 
+    def _scanned(low: Lowering, a, dim, *, _scan=_scan, **__):
+        kind, exclusive, backwards = _scan
+        return low.program.scan(kind, a, dim, low.dtype, exclusive, backwards) if a.shape else a
 
-@lowers("aten.cumprod.default")
-def cumprod(low: Lowering, a, dim, **__):
-    return low.program.scan("scan_prod", a, dim, low.dtype, False, False) if a.shape else a
-
-
-@lowers("draft.cumsum_backwards")
-def cumsum_backwards(low: Lowering, a, dim):
-    return low.program.scan("scan_sum", a, dim, low.dtype, False, True)
-
-
-@lowers("draft.cumsum_exclusive")
-def cumsum_exclusive(low: Lowering, a, dim):
-    return low.program.scan("scan_sum", a, dim, low.dtype, True, False)
+    lowers(_name)(_scanned)
 
 
 # ---------------------------------------------------------------------------------------------- products that are sums

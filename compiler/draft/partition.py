@@ -308,14 +308,11 @@ class Partition:
                 if self._position.get(load.args[0], -1) >= position:
                     return None
                 continue
-            if load.op != "load" or joined(load.args[1] - self._place_of(kernel, maker)) != 0:
+            if load.op != "load" or joined(load.args[1] - maker.places[0]) != 0:
                 return None
             after_loop = maker.per_row or (bool(maker.definition.reduced) and maker.definition is not kernel.scan)
             member.stage = max(member.stage, maker.stage + (after_loop and not per_row))
         return member
-
-    def _place_of(self, kernel: Kernel, member: Member) -> Index:
-        return member.places[0]
 
     def _axes(self, kernel: Kernel, definition: Definition) -> tuple[list[Index], bool] | None:
         """The definition's position at the kernel's loop variables, and whether it is one of rows only."""

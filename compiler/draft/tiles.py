@@ -184,7 +184,7 @@ class TileEmitter(Emitter):
         return [
             "        if (!finite) {  // rounding an operand may have made it so: these again by plain multiply-adds",
             f"            for (int strip = 0; strip < {self.tile_rows // 32}; ++strip) {{",
-            *self._indented(self._strip("#pragma unroll 1", ["float sum = 0.0f;"], self.plain_sum())),
+            *(f"    {line}" for line in self._strip("#pragma unroll 1", ["float sum = 0.0f;"], self.plain_sum())),
             "            }",
             "        }",
         ]
@@ -201,9 +201,6 @@ class TileEmitter(Emitter):
             "                    }",
             *self.store_text(5, "sum"),
         ]
-
-    def _indented(self, lines: list[str]) -> list[str]:
-        return [f"    {line}" for line in lines]
 
     def _strip(self, unroll: str, first: list[str], then: list[str]) -> list[str]:
         """A loop over a thread's results in a strip, those that are in the product."""
