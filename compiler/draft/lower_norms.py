@@ -14,13 +14,10 @@ from .lowering import Lowering, broadcast, lowers
 from .tensors import Value
 
 
-def _parameter(value: Value | None, type: str, position) -> Expr | None:
-    return None if value is None else cast(value.at(position), type)
-
-
-def _affine(x: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
-    x = x if weight is None else binary("mul", x, weight)
-    return x if bias is None else binary("add", x, bias)
+def _affine(x: Expr, weight: Value | None, bias: Value | None, at) -> Expr:
+    """x * weight + bias, each where there is one, with the elements at a place."""
+    x = x if weight is None else binary("mul", x, cast(weight.at(at), x.type))
+    return x if bias is None else binary("add", x, cast(bias.at(at), x.type))
 
 
 def _one_over_root(squares: Expr, count, eps: float) -> Expr:
@@ -36,15 +33,15 @@ def inverse_root(low: Lowering, squares: Value, count, eps: float) -> Value:
     return value
 
 
-def _normalised(low: Lowering, a: Value, axes, eps: float, affine) -> Value:
-    """(x - mean) / sqrt(variance + eps) over the axes, then `affine(x, position)`."""
+def _normalised(low: Lowering, a: Value, axes, eps: float, weight, bias, place) -> Value:
+    """(x - mean) / sqrt(variance + eps) over the axes, times weight, plus bias, which `place(position)` says the place in."""
     centre, squares = moments(low, a, axes)
     inverse, type = inverse_root(low, squares, product(a.shape[axis] for axis in axes), eps), COMPUTED[low.dtype]
 
     def formula(position):
         row = broadcast(centre, position)
         apart = binary("sub", cast(a.at(position), centre.type), centre.at(row))
-        return cast(affine(binary("mul", apart, inverse.at(row)), position), type)
+        return cast(_affine(binary("mul", apart, inverse.at(row)), weight, bias, place(position)), type)
 
     return low.formula(formula, a.shape, low.dtype)
 
@@ -52,12 +49,7 @@ def _normalised(low: Lowering, a: Value, axes, eps: float, affine) -> Value:
 @lowers("aten.layer_norm.default")
 def layer_norm(low: Lowering, a, shape, weight=None, bias=None, eps=1e-5, *_):
     first = len(a.shape) - len(shape)
-
-    def affine(x, position):
-        inner = position[first:]
-        return _affine(x, _parameter(weight, x.type, inner), _parameter(bias, x.type, inner))
-
-    return _normalised(low, a, list(range(first, len(a.shape))), eps, affine)
+    return _normalised(low, a, list(range(first, len(a.shape))), eps, weight, bias, lambda p: p[first:])
 
 
 @lowers("aten.rms_norm.default")
@@ -72,7 +64,7 @@ def rms_norm(low: Lowering, a, shape, weight=None, eps=None):
 
     def formula(position):
         x = binary("mul", cast(a.at(position), squares.type), inverse.at(broadcast(inverse, position)))
-        return cast(_affine(x, _parameter(weight, x.type, position[first:]), None), COMPUTED[low.dtype])
+        return cast(_affine(x, weight, None, position[first:]), COMPUTED[low.dtype])
 
     return low.formula(formula)
 
@@ -83,24 +75,15 @@ def group_norm(low: Lowering, a, groups, weight=None, bias=None, eps=1e-5, *_):
     channels = a.shape[1]
     low.settle(a)
     flat = low.program.reshape(a, [a.shape[0], groups, channels / groups, product(a.shape[2:])])
-
-    def affine(x, position):
-        channel = [position[1] * (channels / groups) + position[2]]
-        return _affine(x, _parameter(weight, x.type, channel), _parameter(bias, x.type, channel))
-
-    return low.program.reshape(_normalised(low, flat, [2, 3], eps, affine), a.shape)
+    found = _normalised(low, flat, [2, 3], eps, weight, bias, lambda p: [p[1] * (channels / groups) + p[2]])
+    return low.program.reshape(found, a.shape)
 
 
 @lowers("aten.instance_norm.default")
 def instance_norm(low: Lowering, a, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, *_):
     if not use_input_stats or running_mean is not None:
         return None
-
-    def affine(x, position):
-        channel = [position[1]]
-        return _affine(x, _parameter(weight, x.type, channel), _parameter(bias, x.type, channel))
-
-    return _normalised(low, a, list(range(2, len(a.shape))), eps, affine)
+    return _normalised(low, a, list(range(2, len(a.shape))), eps, weight, bias, lambda p: [p[1]])
 
 
 @lowers("aten._native_batch_norm_legit_functional.default")
@@ -127,7 +110,7 @@ def batch_norm_training(low: Lowering, a, weight, bias, running_mean, running_va
         row, channel = broadcast(centre, position), [position[1]]
         apart = binary("sub", cast(a.at(position), centre.type), centre.at(row))
         x = binary("mul", apart, inverse.at(row))
-        return cast(_affine(x, _parameter(weight, x.type, channel), _parameter(bias, x.type, channel)), type)
+        return cast(_affine(x, weight, bias, channel), type)
 
     def moved(old: Value, new):
         def formula(row, channel):
@@ -159,7 +142,7 @@ def batch_norm_kept(low: Lowering, a, weight, bias, mean, var, momentum, eps):
         channel = [position[1]]
         x = binary("sub", cast(a.at(position), type), cast(mean.at(channel), type))
         x = binary("mul", x, unary("rsqrt", binary("add", cast(var.at(channel), type), constant(eps, type))))
-        x = _affine(x, _parameter(weight, type, channel), _parameter(bias, type, channel))
+        x = _affine(x, weight, bias, channel)
         return cast(x, COMPUTED[low.meta[0].dtype])
 
     return low.formula(formula, a.shape, low.meta[0].dtype), None, None
@@ -169,12 +152,8 @@ def batch_norm_kept(low: Lowering, a, weight, bias, mean, var, momentum, eps):
 def batch_norm(low: Lowering, a, weight, bias, mean, var, training, momentum, eps, *_):
     """Without running statistics, or with kept ones."""
     if training and mean is None:
-
-        def affine(x, position):
-            channel = [position[1]]
-            return _affine(x, _parameter(weight, x.type, channel), _parameter(bias, x.type, channel))
-
-        return _normalised(low, a, [axis for axis in range(len(a.shape)) if axis != 1], eps, affine)
+        axes = [axis for axis in range(len(a.shape)) if axis != 1]
+        return _normalised(low, a, axes, eps, weight, bias, lambda p: [p[1]])
     if training:
         return None
     part = Lowering(low.program, low.node, low.uses)

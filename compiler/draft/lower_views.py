@@ -221,23 +221,16 @@ def pad(low: Lowering, a: Value, amounts, value=0):
     return low.formula(formula)
 
 
-def _triangle(low: Lowering, a: Value, kept: str, diagonal: int):
-    def formula(position):
-        row, column = index_value(position[-2] + diagonal), index_value(position[-1])
-        inside = compare(kept, column, row)
-        return masked(inside, a.at(position), constant(0, a.type))
+for _name, _kept in {"triu": "ge", "tril": "le"}.items():
 
-    return low.formula(formula)
+    def _triangle(low: Lowering, a: Value, diagonal=0, *, _kept=_kept):
+        def formula(position):
+            row, column = index_value(position[-2] + diagonal), index_value(position[-1])
+            return masked(compare(_kept, column, row), a.at(position), constant(0, a.type))
 
+        return low.formula(formula)
 
-@lowers("aten.triu.default")
-def triu(low: Lowering, a: Value, diagonal=0):
-    return _triangle(low, a, "ge", diagonal)
-
-
-@lowers("aten.tril.default")
-def tril(low: Lowering, a: Value, diagonal=0):
-    return _triangle(low, a, "le", diagonal)
+    lowers(f"aten.{_name}.default")(_triangle)
 
 
 @lowers("aten.diag.default", "aten.diagonal.default", "aten.diag_embed.default")
@@ -266,14 +259,12 @@ def scalar_tensor(low: Lowering, value, **__):
     return low.formula(lambda position: low.as_value(value, COMPUTED[low.dtype])(position, low.shape))
 
 
-@lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default")
-def zeros(low: Lowering, *_, **__):
-    return low.formula(lambda position: constant(0, COMPUTED[low.dtype]))
+for _name, _value in {"zeros": 0, "ones": 1}.items():
 
+    def _filled(low: Lowering, *_, _value=_value, **__):
+        return low.formula(lambda position: constant(_value, COMPUTED[low.dtype]))
 
-@lowers("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
-def ones(low: Lowering, *_, **__):
-    return low.formula(lambda position: constant(1, COMPUTED[low.dtype]))
+    lowers(f"aten.{_name}.default", f"aten.{_name}_like.default", f"aten.new_{_name}.default")(_filled)
 
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
