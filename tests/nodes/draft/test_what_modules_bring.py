@@ -156,35 +156,6 @@ def test_an_ordered_dict_comes_out_as_one(tmp_path):
     assert type(ours).__name__ == "OrderedDict" and list(ours) == ["b", "a"]
 
 
-def test_the_sign_of_nan_is_zero(tmp_path):
-    pair = Pair(problem("return torch.sign(x), torch.sgn(x) + 0", f"[{BATCH}]"), tmp_path)
-    (x,) = pair.inputs(0)
-    x[0, 0], x[1, 1] = float("nan"), -0.0
-    pair.check(0, [x])
-
-
-def test_an_input_may_lie_anywhere_in_memory(tmp_path):
-    pair = Pair(
-        problem("return self.layer(x[1:]).relu(), x.tanh()", "[torch.randn(8, 8)]", "self.layer = nn.Linear(8, 8)"),
-        tmp_path,
-    )
-    for x in (torch.randn(8, 16)[:, ::2], torch.randn(8, 8).t(), torch.randn(8, 9, 8)[:, 3]):
-        pair.check(0, [x])
-
-
-def test_where_the_module_goes_another_way_the_draft_does_too(tmp_path):
-    forward = "if x.shape[0] > 4:\n    return torch.tanh(x) * 2\nreturn torch.sigmoid(x) * 3"
-    pair = Pair(problem(forward, f"[{BATCH}]"), tmp_path)
-    for rows in (3, 4, 5, 9):
-        pair.check(rows, pair.inputs(0, leading=rows), as_written=rows < 5)
-
-
-def test_a_module_that_asks_for_a_size_of_one_is_asked(tmp_path):
-    pair = Pair(problem("y = x * 2\nreturn y.squeeze(0)", f"[{BATCH}]"), tmp_path)
-    pair.check(0, pair.inputs(0))
-    pair.check(0, pair.inputs(0, leading=1), as_written=True)
-
-
 def test_what_a_mask_chooses_is_drafted_as_far_as_it_goes(tmp_path):
     """How many there are is the call's matter, none at all included."""
     pair = Pair(
@@ -365,35 +336,6 @@ def test_what_is_scripted_is_drafted_as_python(tmp_path):
     assert native_source(draft.draft(scripted, "cpu"), "cpu") == native_source(draft.draft(plain, "cpu"), "cpu")
 
 
-def test_a_choice_that_values_make_is_the_shipped_inputs_and_asked_in_each_call(tmp_path):
-    text = problem(
-        "total = x.new_zeros(())\n"
-        "for c in range(3):\n"
-        "    mine = (y == c).float()\n"
-        "    if mine.sum() == 0:\n"
-        "        continue\n"
-        "    total = total + (x * mine).square().sum() / mine.sum()\n"
-        "return total",
-        "[torch.randn(40, 30), torch.randint(0, 3, (40, 30))]",
-    )
-    pair = Pair(text, tmp_path)
-    x, y = pair.inputs(0)
-    pair.check(0, [x, y])
-    assert pair.source.count(".item()") == 3
-    pair.check(1, [x, y % 2], as_written=True)  # no class 2: a division by zero, where the module skips it
-
-
-def test_a_choice_may_be_taken_of_its_tensor_as_a_number(tmp_path):
-    text = problem(
-        "if y is not None and (y > 1).any().item():\n    x = x.masked_fill(y > 1, 0.5)\nreturn x * 2",
-        "[torch.randn(40, 30), torch.randint(0, 3, (40, 30))]",
-    )
-    pair = Pair(text, tmp_path)
-    x, y = pair.inputs(0)
-    pair.check(0, [x, y])
-    pair.check(1, [x, y % 2], as_written=True)
-
-
 def test_a_file_may_begin_oddly_and_model_inherit_its_forward(tmp_path):
     gate = "class Gate(nn.Module):\n    def forward(self, x, y):\n        return torch.sigmoid(x) * x * y\n\n\n"
     head = "from __future__ import annotations\nimport math, torch\nfrom torch import nn\n\n\n"
@@ -455,6 +397,32 @@ OTHERS = {
 }  # fmt: skip
 
 
+CLASSES = problem(
+    "total = x.new_zeros(())\nfor c in range(3):\n    mine = (y == c).float()\n    if mine.sum() == 0:\n        continue\n"
+    "    total = total + (x * mine).square().sum() / mine.sum()\nreturn total",
+    "[torch.randn(40, 30), torch.randint(0, 3, (40, 30))]",
+)  # fmt: skip
+WAYS = problem("if x.shape[0] > 4:\n    return torch.tanh(x) * 2\nreturn torch.sigmoid(x) * 3", f"[{BATCH}]")
+ANYWHERE = problem("return self.layer(x[1:]).relu(), x.tanh()", "[torch.randn(8, 8)]", "self.layer = nn.Linear(8, 8)")
+ODD = problem("return torch.sign(x), torch.sgn(x) + 0", f"[{BATCH}]")
+CALLS = {
+    "the sign of NaN": (ODD, lambda x: [x.index_put((torch.tensor(0), torch.tensor([0, 1])), torch.tensor([float("nan"), -0.0]))], False),
+    "every other column": (ANYWHERE, lambda x: [x.repeat(1, 2)[:, ::2]], False),
+    "turned in memory": (ANYWHERE, lambda x: [x.t().contiguous().t()], False),
+    "a slice of more": (ANYWHERE, lambda x: [torch.stack([x] * 3, 1)[:, 1]], False),
+    "as many rows as decide the other way": (WAYS, lambda x: [x[:4]], True),
+    "more rows": (WAYS, lambda x: [x.repeat(2, 1)], False),
+    "a size of one that the module asks for": (problem("y = x * 2\nreturn y.squeeze(0)", f"[{BATCH}]"), lambda x: [x[:1]], True),
+    # no class 2: a division by zero, where the module skips it
+    "values that choose otherwise": (CLASSES, lambda x, y: [x, y % 2], True),
+    "a choice that is taken of its tensor as a number": (problem(
+        "if y is not None and (y > 1).any().item():\n    x = x.masked_fill(y > 1, 0.5)\nreturn x * 2",
+        "[torch.randn(40, 30), torch.randint(0, 3, (40, 30))]",
+    ), lambda x, y: [x, y % 2], True),
+}  # fmt: skip
+"""A module, another call of it, and whether Model's own forward answers that."""
+
+
 @pytest.fixture(scope="module")
 def drafted(tmp_path_factory) -> Callable[[str], Pair]:
     """The pair of a text, which agrees for what it was drafted for."""
@@ -466,6 +434,14 @@ def drafted(tmp_path_factory) -> Callable[[str], Pair]:
         return made
 
     return pair
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_another_call_is_answered_by_the_kernels_or_by_the_modules_own_operators(name, drafted):
+    text, change, as_written = CALLS[name]
+    pair = drafted(text)
+    assert text != CLASSES or pair.source.count(".item()") == 3
+    pair.check(0, change(*pair.inputs(0)), as_written=as_written)
 
 
 @pytest.mark.parametrize("name", OTHERS)
