@@ -475,6 +475,10 @@ def compile_patched(
                 build = compile_build("", more, module, apart, facts, brought)
     if re.search(r"cannot find -l(c10|torch)_cuda", build.log):
         return f"{name} was compiled with the winner, by {build.backend}, and not linked: torch has no CUDA here"
+    if (absent := re.search(r"fatal error: (\S+): No such file", build.log)) and (
+        absent[1] in own or absent[1] not in text  # else the patch brings it
+    ):
+        return f"it was not compiled here: {name} needs {absent[1]}, which is not here"
     if not build.ok:
         raise ExportError(f"{name} with the winner does not compile: {first_error(build.log)}")
     return f"{name} was compiled with the winner, by {build.backend}{f' for {facts.architecture}' if device == 'cuda' else ''}"

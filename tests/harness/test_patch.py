@@ -284,3 +284,11 @@ def test_a_pull_requests_text_has_every_size_and_the_loss() -> None:
     text = markdown(RESULT, "diff --git a/k b/k\n", "k was compiled")
     assert text.count("\n| ") == 1 + len(RESULT.workloads) and "worst" in text and "```diff" in text
     assert all(row.label in text for row in RESULT.workloads)
+
+
+def test_a_header_that_the_file_needs_and_is_not_here_is_no_fault_of_the_patch(tmp_path: Path) -> None:
+    own = "#include <of_another_machine.h>\n" + PLAIN
+    said = patch.compile_patched(KERNEL, own, {"act.cpp": own + "\n"}, "act.cpp", "cpu")
+    assert said == "it was not compiled here: act.cpp needs of_another_machine.h, which is not here"
+    with pytest.raises(patch.ExportError, match="does not compile"):
+        patch.compile_patched(KERNEL, PLAIN, {"act.cpp": own}, "act.cpp", "cpu")
