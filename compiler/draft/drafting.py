@@ -178,8 +178,8 @@ class _Draft:
         for text, value in self.exported.holders:
             kind = self._builtin(next(kind.__name__ for kind in (list, tuple, dict) if isinstance(value, kind)))
             inside = (
-                f"{text}.keys() != {set(value)!r}"
-                if kind == "dict"
+                f"{text}.keys() != {{{', '.join(map(repr, value))}}}"
+                if kind == "dict" and value
                 else f"{self._builtin('len')}({text}) != {len(value)}"
             )
             self.opened += self._otherwise(self._is_no(text, kind), inside)

@@ -359,6 +359,14 @@ def test_layers_in_a_plain_list_are_found_where_they_are():
     assert "torch.tensor(" not in source
 
 
+def test_keys_of_a_dict_stand_in_its_order():
+    """Not in that of a set, which differs from process to process."""
+    inputs = ", ".join(f"'{key}': torch.randn(3)" for key in "gbdface")
+    assert "x.keys() != {'g', 'b', 'd', 'f', 'a', 'c', 'e'}" in draft.draft(
+        problem("return sum(x.values())", f"[{{{inputs}}}]"), "cpu"
+    )
+
+
 def test_what_is_left_out_stays_left_out(tmp_path):
     text = problem("return x * 2 if y is None else x * y", f"[{BATCH}, None]").replace(
         "self, x, y", "self, x, y=None, *more, z=1, **named"
