@@ -20,8 +20,8 @@ SEVERAL = [path for path in PROBLEMS if path.parent.name != "level1"]
 
 @pytest.mark.parametrize("path", SEVERAL, ids=[f"{path.parent.name}/{path.stem}" for path in SEVERAL])
 def test_a_starter_problem_agrees_with_eager(path, tmp_path):
-    # torch.export takes 9 s for 32 steps of a loop, and 2 s for 8.
-    pair = Pair(path.read_text().replace("16, 32, 64, 128", "16, 8, 64, 128"), tmp_path)
+    # torch.export takes 9 s for 32 steps of a loop, and 1 s for 5.
+    pair = Pair(path.read_text().replace("16, 32, 64, 128", "16, 5, 64, 128"), tmp_path)
     pair.check(0, pair.inputs(0))
     pair.check(2, pair.inputs(2, leading=7))
 
