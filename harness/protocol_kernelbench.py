@@ -38,6 +38,9 @@ SEED, TRIALS, TIMED = 42, 5, 100
 USUALLY, LACKING, PIPE_MS, FORGED, CLOCK_TRIES = 0.75, 2.0, 0.5, 0.3, 3
 """What so large a share of a candidate's timed calls may take by our clock beyond what its own says: so many times what Model's take beyond, so
 many milliseconds, and so large a share of what it says; more, each of so many times, is a clock that lies."""
+AHEAD, AHEAD_MS, AT_LEAST = 1.15, 0.15, 0.25
+"""How much longer than Model's process, beside so many milliseconds, the candidate's may be at making a timed call's inputs, in the shortest
+quarter of them; more, each of CLOCK_TRIES times, is work done ahead."""
 SAMPLED = 64
 """Elements of each timed call's answer that are compared; all of one call's are. Which, is drawn here, behind the call."""
 NUDGED = -2
@@ -99,11 +102,13 @@ class _Process:
         whole_at = int(torch.randint(1, timed + 1, (), generator=chance))
         self.ask(TIMES - secret)
         others, on_cpu = load.LoadWatch(), self.buffers.device == "cpu"
-        worked_ms = list[float]()
+        worked_ms, making_ms = list[float](), list[tuple[float, float]]()
         elapsed_ms, samples, lacking_ms, whole = list[float](), list[torch.Tensor](), list[float](), None
         for trial in range(timed + 1):
+            making, making_s = time.perf_counter(), self.worker.first_thread()[0] if on_cpu else 0.0
             self.ask(NEXT)
             start, before_s = time.perf_counter(), self.worker.first_thread()[0] if on_cpu else 0.0
+            making_ms.append((start - making, before_s - making_s))
             self.ask(CALL)
             outside_ms = (time.perf_counter() - start) * 1e3
             taken_ms, answer = float(self.view("elapsed")), self.view("output_0")
@@ -123,7 +128,8 @@ class _Process:
         # Beside others a request waits for a core: there what its first thread has worked counts.
         by_cpu = on_cpu and others.share() >= load.DISTURBED
         usual_ms = sorted(worked_ms if by_cpu else lacking_ms)[int(USUALLY * (timed - 1))]
-        return _TimedCalls(elapsed_ms, max(0.0, usual_ms), whole, torch.stack(samples))
+        made_ms = sorted(one[by_cpu] * 1e3 for one in making_ms)[int(AT_LEAST * timed)]
+        return _TimedCalls(elapsed_ms, max(0.0, usual_ms), made_ms, whole, torch.stack(samples))
 
     def ask(self, seed: int) -> None:
         """One request of the protocol, whose answer lies in the buffers. Raises WorkerFailure."""
@@ -143,6 +149,8 @@ class _TimedCalls(NamedTuple):
     lacking_ms: float
     """What the request of most of them took beside it, by our clock or the kernel's: the copy of the answer, on a GPU what is written before
     each."""
+    making_ms: float
+    """What making the inputs of one took, of the shortest quarter."""
     answer: torch.Tensor
     """Of the one that was drawn."""
     samples: torch.Tensor
@@ -156,11 +164,15 @@ def _check_timed(again: Callable[[], _TimedCalls], mine: _TimedCalls, model: _Ti
     first = mine  # of a module with state, calls that are timed again go on from where these have left it
     for _ in range(CLOCK_TRIES):  # a first time may compile for gradients, or another process was at work
         late_ms = mine.lacking_ms - LACKING * model.lacking_ms - PIPE_MS
-        if late_ms <= FORGED * statistics.fmean(mine.elapsed_ms):
+        says_ms = statistics.fmean(mine.elapsed_ms)
+        ahead_ms = mine.making_ms - AHEAD * model.making_ms - AHEAD_MS
+        if max(late_ms, ahead_ms) <= FORGED * says_ms:
             break
         mine = again()
     else:
-        said = f"its clock lacks {late_ms:.2f} ms of a timed call, of which it says {statistics.fmean(mine.elapsed_ms):.2f} ms"
+        said = f"its clock lacks {late_ms:.2f} ms of a timed call, of which it says {says_ms:.2f} ms"
+        if ahead_ms > late_ms:
+            said = f"its process works for {ahead_ms:.2f} ms while the inputs of a timed call are made, of which its clock says {says_ms:.2f} ms"
         raise WorkerFailure(Outcome.CHEATED, said)
     for own, right in ((first.answer, model.answer), (first.samples, model.samples)):
         if not torch.allclose(right, own, atol=tolerance, rtol=tolerance, equal_nan=own is first.samples):

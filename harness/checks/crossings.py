@@ -13,14 +13,14 @@ from kernels.spec import SIGNIFICAND_BITS, Spec, Workload
 
 MOST_BYTES = {"cpu": 2 << 20, "cuda": 32 << 20}
 """Bytes that one call may move, by device (upper bound)."""
-FEW_ROWS = range(1, 10)
-"""Numbers of rows that all are tried: remainders of what is done by twos, fours and eights."""
+FEW_ROWS, REMAINDERS = range(1, 18), 16
+"""Numbers of rows that all are tried, and of widths that follow each other: remainders of what is done by so many and fewer."""
 BEYOND, BEYOND_BYTES = (1 << 16) + 1, 32 << 20
 """Rows beyond what a launch's second and third extent and 16 bits count, and bytes that the call for them may move."""
 
 
 def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: bool = False) -> tuple[Workload, ...]:
-    """Untimed workloads: many rows, an odd number of them where there may be, and more than 65,535; each of FEW_ROWS; each other axis beyond
+    """Untimed workloads: many rows, an odd number of them where there may be, and more than 65,535; each of FEW_ROWS; REMAINDERS widths; each other axis beyond
     its largest size; the largest sizes in every dtype that lacks them. Empty where the sizes may depend on each other.
 
     Sizes of the visible suite only, since a reason would tell agents what is held out; `held_out`: of all the device's, what
@@ -73,6 +73,9 @@ def _wanted(spec: Spec, listed: list[Workload], device: str, dtypes: tuple[str, 
                 beyond = -(-BEYOND // steps[rows]) * steps[rows]
                 yield _narrow(spec, made({**smallest.axes, rows: beyond}, dtype), steps, rows)
         if number == len(dtypes) - 1:
+            width = spec.outputs[0].shape[-1]
+            for more in range(1, REMAINDERS) if width in sizes and width != rows and steps[width] == 1 else ():
+                yield made({**smallest.axes, width: smallest.axes[width] + more}, dtype)
             for axis in spec.axes:
                 if axis != rows:
                     yield made({**smallest.axes, axis: sizes[axis][-1] + steps[axis]}, dtype)

@@ -37,6 +37,8 @@ STRESSED = 2
 STRESS_LOOKS = 4
 EXACT_DRAWS = 16
 OF_AN_OLD_PROCESS = 2
+NO_MORE_THREADS = "Resource temporarily unavailable"
+"""What a C++ thread says that cannot be started."""
 
 
 def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> Verdict:
@@ -187,7 +189,9 @@ def _cross(session: EvaluationSession, build: Build, workloads: tuple[Workload, 
     for workload in _crossed(session, workloads):
         session.say(f"checking {workload.label}, which nobody listed")
         found, fault = try_beside_baseline(session, build, partial(_first_checks, session, workload))
-        if fault is not None:
+        if fault is not None and NO_MORE_THREADS in fault.reason:
+            session.pool.drop(build.candidate)  # of so many rows, each handed to a thread, which the box does not have
+        elif fault is not None:
             raise WorkerFailure(fault.outcome, f"{fault.reason} (a size between or beyond the listed ones)")
         made += found
     return made

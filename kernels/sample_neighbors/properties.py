@@ -12,6 +12,7 @@ CALLS = 15
 """Calls of different seeds that are judged together: at 4,096 rows some 60,000 samples."""
 ONE_BIT, LOW_BITS = 5, 24
 """Seeds among them that differ from the first in one bit, from the LOW_BITS-th on."""
+SMALL_SEEDS = 1000
 PROJECTED = 4
 """Random projections of a row's picks, and calls, by which rows are compared at all distances."""
 CHUNK_EDGES = 1 << 24
@@ -85,10 +86,10 @@ def several(inputs, sizes) -> list:
     once = torch.randperm(nodes, device=device)[: rows - rows // 4]
     frontier = torch.cat([once] * -(-rows // len(once)))[:rows]
     frontier = frontier[torch.randperm(rows, device=device)]
-    base = int(inputs["seed"]) % (1 << 62)
+    base = (int(inputs["seed"]) % (1 << 62)) >> random.choice((0, random.randrange(62)))
     seeds = [base + i for i in range(CALLS // 2)]
     seeds += [base ^ (1 << bit) for bit in (torch.randperm(62 - LOW_BITS)[:ONE_BIT] + LOW_BITS).tolist()]
-    seeds += torch.randint(1 << 62, (CALLS - len(seeds),)).tolist()
+    seeds += random.sample(range(SMALL_SEEDS), CALLS - len(seeds))  # as people write them
     given = {"rowptr": rowptr, "col": col, "frontier": frontier.to(inputs["frontier"].dtype)}
     return [given | {"seed": torch.full_like(inputs["seed"], seed)} for seed in [*seeds, seeds[0]]]
 

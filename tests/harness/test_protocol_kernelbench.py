@@ -352,9 +352,11 @@ def test_a_timed_call_that_does_not_compute_is_found(evaluator: Evaluator, how: 
 
 SLOW = "        for _ in range(3000):\n            x.sum()\n        return x * self.weight\n"
 FORGED = """
+import sys
 import time
 
-time.perf_counter, asked = (lambda own=time.perf_counter: own() * {share}), time.perf_counter
+its = sys.modules["astrolabe_farside.kernelbench"].ProtocolAdapter
+its.clock = staticmethod(lambda own=time.perf_counter: own() * {share})
 """
 
 
@@ -366,3 +368,59 @@ def test_a_clock_that_lies_is_held_against_ours(evaluator: Evaluator, share: flo
     found = asked(evaluator, slow + FORGED.format(share=f"float('{share}')"))
     assert not found.correctness and said in found.metadata["runtime_error"], found
     assert asked(evaluator, slow).correctness
+
+
+AHEAD = """
+import sys
+import torch
+from torch import nn
+
+
+def answer(x):
+    for _ in range(40):
+        x = (x.sin() + x.cos()).sigmoid()
+    return x
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return answer(x)
+
+
+def get_inputs():
+    return [torch.rand(64, 64)]
+"""
+FINDS_THE_ADAPTER = """
+        frame = sys._getframe()
+        while not hasattr(frame.f_locals.get("self"), "renew_inputs"):
+            frame = frame.f_back
+        adapter = frame.f_locals["self"]
+        if not hasattr(self, "kept"):
+            self.kept, renew = None, adapter.renew_inputs
+
+            def renew_and_compute():
+                renew()
+                self.kept = answer(adapter.given[0])
+
+            adapter.renew_inputs = renew_and_compute
+        return answer(x) if self.kept is None else self.kept
+"""
+SLOWS_THE_CLOCK = """
+        import time
+        if not hasattr(time, "real"):
+            time.real, time.began = time.perf_counter, time.perf_counter()
+            time.perf_counter = lambda: time.began + (time.real() - time.began) / 10
+        return answer(x)
+"""
+
+
+def test_work_done_while_inputs_are_made_and_a_clock_replaced_gain_nothing(tmp_path: Path):
+    (tmp_path / "level1").mkdir()
+    path = tmp_path / "level1" / "8_Chain.py"
+    path.write_text(AHEAD)
+    source = AHEAD.partition("\n\ndef get_inputs")[0].replace("class Model", "class ModelNew")
+    with Evaluator(open_problem(path, "cpu"), "cpu", Store(tmp_path / "store")) as found:
+        ahead = asked(found, source.replace("\n        return answer(x)", FINDS_THE_ADAPTER.rstrip()))
+        assert not ahead.correctness and "while the inputs of a timed call are made" in str(ahead.metadata), ahead
+        slow = asked(found, source.replace("\n        return answer(x)", SLOWS_THE_CLOCK.rstrip()))
+        assert not slow.speedup or slow.speedup < 5, slow
