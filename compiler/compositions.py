@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from compiler.steps import picked, stacked
+
 
 def _bincount(x, weights=None, minlength=0):
     """Of values below `minlength`."""
@@ -122,5 +124,5 @@ COMPOSED: dict[Any, Any] = {
     torch.Tensor.masked_scatter: _masked_scatter, torch.masked_scatter: _masked_scatter, torch.linalg.cross: _cross,
     torch.histc: _histc, torch.Tensor.histc: _histc,
     torch.bincount: _bincount, torch.Tensor.bincount: _bincount, torch.repeat_interleave: _repeat_interleave,
-    torch.Tensor.repeat_interleave: _repeat_interleave, torch.nn.functional.one_hot: _one_hot, torch.nn.functional.linear: _linear,
+    torch.Tensor.repeat_interleave: _repeat_interleave, torch.nn.functional.one_hot: _one_hot, torch.stack: stacked, torch.Tensor.__getitem__: picked, torch.nn.functional.linear: _linear,
 }  # fmt: skip

@@ -22,10 +22,12 @@ from compiler.schedule import (
     Schedule,
     ScheduleVersion,
     Sketch,
+    Steps,
     Stream,
     Tiles,
     row_team,
 )
+from compiler.steps import StepsKernel
 from compiler.streams import StreamKernel
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
@@ -81,7 +83,7 @@ def _versions(
     programs, dtype: str, workloads: list[Workload], choice: ScheduleDefaults, lean: bool
 ) -> Iterator[ScheduleVersion]:
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
-    if all(isinstance(kernel, ProductKernel) for kernel in programs(dtype, 1).kernels):
+    if all(isinstance(kernel, ProductKernel | StepsKernel) for kernel in programs(dtype, 1).kernels):
         vector = 1  # what lies side by side it finds out itself
     for width in dict.fromkeys((vector,) if lean else (vector, 1)):
         program = programs(dtype, width)
@@ -224,6 +226,8 @@ def _plan(
     pdl = choice.pdl and choice.clusters
     if isinstance(kernel, ProductKernel):
         return KernelPlan(members=members, pdl=pdl, sketch=Tiles())
+    if isinstance(kernel, StepsKernel):
+        return KernelPlan(members=members, sketch=Steps())
     if isinstance(kernel, StreamKernel):
         return KernelPlan(members=members, pdl=pdl, sketch=Stream(vector=width))
     if kernel.layout != ROW:
@@ -297,7 +301,7 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
 
     def changed(sketch: Sketch, longest: int | None) -> Sketch:
         threads = numbers.get("THREADS", 0)
-        if isinstance(sketch, Stream | Tiles | Phases):
+        if isinstance(sketch, Stream | Tiles | Steps | Phases):
             return sketch
         if isinstance(sketch, Elements):
             return sketch.model_copy(

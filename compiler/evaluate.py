@@ -23,6 +23,7 @@ from compiler.frontend import NoProgram
 from compiler.phases import SCANS, SCATTERS, SORTS, PhasesKernel
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram, PackedKernel
+from compiler.steps import StepsDefinition, StepsKernel
 from compiler.streams import StreamKernel
 from kernels import catalog
 from kernels.spec import Spec, Tensor
@@ -106,7 +107,7 @@ class _Evaluation:
     def _count(self, index: Index) -> int:
         return int(index.subs(self.sizes))
 
-    def _one_by_one(self, kernel: StreamKernel | PhasesKernel | ProductKernel) -> None:
+    def _one_by_one(self, kernel: StreamKernel | PhasesKernel | ProductKernel | StepsKernel) -> None:
         """Each definition over its own axes."""
         for member in kernel.members:
             definition = member.definition
@@ -117,6 +118,9 @@ class _Evaluation:
                 symbol: torch.arange(end).reshape([-1 if a == axis else 1 for a in range(len(ends))])
                 for axis, (symbol, end) in enumerate(zip(at, ends, strict=True))
             }
+            if isinstance(definition, StepsDefinition):
+                self._steps(definition, at, ends)
+                continue
             value = torch.broadcast_to(torch.as_tensor(self.value(definition.element(at))), ends)
             (buffer, *more), kind, axis = definition.outs, definition.kind, next(iter(definition.reduced), 0)
             if kind in SORTS:
@@ -143,8 +147,30 @@ class _Evaluation:
             else:
                 memory.scatter_reduce_(0, place[when], given, f"a{join}")
 
+    def _steps(self, definition: StepsDefinition, at: list, ends: list[int]) -> None:
+        """One step after another: in each, what is carried and the rows are computed of what the one before has left."""
+        loop = definition.loop
+        assert loop is not None
+
+        def whole(values) -> list[torch.Tensor]:
+            self.known = {}
+            return [torch.broadcast_to(torch.as_tensor(self.value(one.at(at))), ends).clone() for one in values]
+
+        self.carried = whole(loop.start)
+        rows: list[list[torch.Tensor]] = [[] for _ in loop.rows]
+        for step in range(self._count(loop.count)):
+            self.loops[loop.variable] = torch.tensor(step)
+            now, made = whole(loop.now), whole(loop.rows)
+            self.carried = now
+            for row, one in zip(rows, made, strict=True):
+                row.append(one)
+        for buffer, one in zip(
+            definition.outs, [*self.carried, *(torch.stack(row) for row in rows if row)], strict=False
+        ):
+            self.memory[buffer] = one.reshape(-1).clone()
+
     def _kernel(self, kernel: PackedKernel) -> None:
-        if isinstance(kernel, StreamKernel | PhasesKernel | ProductKernel):
+        if isinstance(kernel, StreamKernel | PhasesKernel | ProductKernel | StepsKernel):
             self._one_by_one(kernel)
             return
         lane = self.program.lane
@@ -231,6 +257,8 @@ class _Evaluation:
         if op == "load_at":
             buffer, base, stride, place = args
             return self._read(buffer, self.index(base) + self.index(stride) * self.value(place)).to(dtype)
+        if op == "carried":
+            return self.carried[args[0]]
         if op == "repeated":
             kind, step, end, value = args
             known, found = self.known, []

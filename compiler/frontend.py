@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import TorchFunctionMode
 
+from compiler import steps
 from compiler.compositions import COMPOSED
 from compiler.draft.algebra import rewritten
 from compiler.draft.complex_numbers import complex_parts
@@ -55,6 +56,8 @@ class Traced:
     """Scalars that became constants: the spec's values."""
     tables: dict[fx.Node, torch.Tensor] = field(default_factory=dict)
     """Tensors that the reference writes down as numbers."""
+    steps: dict[str, Any] = field(default_factory=dict)
+    """torch's name of a loop's open step -> how many there are."""
 
 
 class _Sizes(ShapeEnv):
@@ -74,8 +77,9 @@ def trace(spec: Spec, reference: str, dtype: str) -> Traced:
     for tensor in spec.tensors:
         if (kind := dtype if tensor.dtype == "T" else tensor.dtype) in NOT_COMPILED:
             raise NoProgram(f"{tensor.name} is of {kind}, which no kernel of the compiler's reads or writes")
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {steps.LOOPED: steps.looped}
     try:
+        reference = steps.rewritten(reference)
         exec(compile(reference, "reference.py", "exec"), found)
     except Exception as error:  # noqa: BLE001 -- the file's own code raises what it likes
         raise NoProgram(f"reference.py does not import: {error}") from None
@@ -86,14 +90,14 @@ def trace(spec: Spec, reference: str, dtype: str) -> Traced:
         if scalars_open and not spec.scalars:
             continue
         try:
-            return _trace(spec, found["reference"], dtype, scalars_open)
+            return _trace(spec, found["reference"], dtype, scalars_open, reference.count(steps.LOOPED))
         except Exception as error:  # noqa: BLE001 -- torch's tracer raises what it likes; the last one is reported
             failure = error
     first = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
     raise NoProgram(f"the reference cannot be traced: {type(failure).__name__}: {first[:300]}")
 
 
-def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
+def _trace(spec: Spec, reference, dtype: str, scalars_open: bool, loops: int) -> Traced:
     environment = _Sizes()
     # To keep what each operator gave of open sizes takes a quarter of a trace, and none is asked for again.
     with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
@@ -101,13 +105,18 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     hints = dict(first_timed(spec).axes)
     axes: dict[str, Any] = {}
     symbols: dict[str, str] = {}
-    for axis in spec.axes:
-        hint = max(hints[axis], 2)
+
+    def open_number(name: str, hint: int) -> Any:
         symbol = environment.create_symbol(
-            hint, ConstantSource(axis), DimDynamic.DYNAMIC, None, do_not_specialize_zero_one=True
+            hint, ConstantSource(name), DimDynamic.DYNAMIC, None, do_not_specialize_zero_one=True
         )
+        return symbol, environment.create_symintnode(symbol, hint=hint)
+
+    for axis in spec.axes:
+        symbol, axes[axis] = open_number(axis, max(hints[axis], 2))
         symbols[str(symbol)] = axis
-        axes[axis] = environment.create_symintnode(symbol, hint=hint)
+    step_numbers = [open_number(f"step {at}", 1)[1] for at in range(loops)]
+    counts: dict[str, Any] = {}
     accepted = set(inspect.signature(reference).parameters)
     if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(reference).parameters.values()):
         accepted |= {tensor.name for tensor in spec.inputs} | set(spec.scalars)
@@ -135,12 +144,19 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     table = {op: how for op, how in every.items() if str(op) not in LOWERINGS}
 
     def call(*values):
-        found = reference(**dict(zip([*given, *sizes], values, strict=True)), **fixed)
+        named, unused = [*given, *sizes], list(values[len(given) + len(sizes) :])
+
+        def next_step(count):
+            counts[str(unused[0].node.expr)] = count
+            return len(counts) - 1, unused.pop(0)
+
+        steps.OPEN_STEP.set(next_step)
+        found = reference(**dict(zip(named, values, strict=False)), **fixed)
         return {name: found[name] for name in (tensor.name for tensor in spec.outputs)}
 
     with mode, enable_python_dispatcher(), _OutOfPlace():
         module = make_fx(torch.func.functionalize(call, remove="mutations"), decomposition_table=table)(
-            *given.values(), *sizes.values()
+            *given.values(), *sizes.values(), *step_numbers
         )
     graph = module.graph
     with mode:
@@ -155,7 +171,14 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool) -> Traced:
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     (outputs,) = next(node for node in graph.nodes if node.op == "output").args
     return Traced(
-        graph, dict(zip(given, placeholders, strict=False)), dict(outputs), symbols, hints, frozenset(fixed), held
+        graph,
+        dict(zip(given, placeholders, strict=False)),
+        dict(outputs),
+        symbols,
+        hints,
+        frozenset(fixed),
+        held,
+        counts,
     )
 
 

@@ -20,8 +20,10 @@ from compiler.schedule import (
     Rows,
     Schedule,
     ScheduleVersion,
+    Steps,
     Tiles,
 )
+from compiler.steps import StepsKernel
 from compiler.streams import StreamKernel
 from kernels.spec import DTYPE_BYTES
 
@@ -92,6 +94,10 @@ def _check_kernel(
     if isinstance(kernel, ProductKernel) or isinstance(sketch, Tiles):
         fits = isinstance(kernel, ProductKernel) and isinstance(sketch, Tiles)
         _require(fits, f"{at}.sketch", "must be tiles where matrices are multiplied, and only there")
+        return
+    if isinstance(kernel, StepsKernel) or isinstance(sketch, Steps):
+        fits = isinstance(kernel, StepsKernel) and isinstance(sketch, Steps)
+        _require(fits, f"{at}.sketch", "must be steps where a loop carries something, and only there")
         return
     if isinstance(kernel, StreamKernel):
         _require(sketch.sketch == "stream", f"{at}.sketch", "must be stream for what it computes")

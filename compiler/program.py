@@ -18,7 +18,7 @@ from compiler import indexing, operators, ordered, selects
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, symbols_of
 from compiler.draft.index import FloorDiv, Index, joined, size_symbol, unflatten
-from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients
+from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients, size_of
 from compiler.draft.names import RESERVED
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Kernel, Member
@@ -30,6 +30,7 @@ from compiler.kernel import SHORT_FOLD, Fusion, PackedKernel
 from compiler.phases import phases_of
 from compiler.products import products_of
 from compiler.selects import SelectedProgram, pieces_of
+from compiler.steps import STEPS, steps_of
 from compiler.streams import streams_of
 from kernels.spec import Spec, Tensor, expression
 
@@ -250,6 +251,10 @@ def _lowered(
     quotients: dict[Index, sympy.Symbol] = {}
     SIZES.set({theirs: sizes[axis] for theirs, axis in traced.symbols.items()})
     QUOTIENTS.set(quotients if lowered.in_memory else None)
+    for theirs, count in traced.steps.items():
+        steps = size_of(count)
+        SIZES.get()[theirs] = lowered.ranges.named(lowered.name("step"), steps)
+        lowered.open_steps += ((SIZES.get()[theirs], steps),)
     lower(lowered, traced.graph, values)
     shapes = {tensor.name: tuple(map(name_quotients, shape_of(tensor, sizes))) for tensor in spec.outputs}
     for index, symbol in quotients.items():  # of which a later one may name those before it
@@ -287,9 +292,10 @@ def _lowered(
         )  # fmt: skip
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
+    loops = steps_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
     tiles = products_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
     fusion = Fusion(lowered, set(outputs.values()), vector, short_fold)
-    kernels = sorted([*_kernels(fusion), *streams, *tiles], key=lambda kernel: kernel.order)
+    kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
     program = KernelProgram(spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane)
     _check(program)
     return program
@@ -307,7 +313,7 @@ def _output(lowered: SelectedProgram, tensor: Tensor, value: Value, shape, dtype
     buffer = Buffer(lowered.name(f"{tensor.name}_out"), shape, dtype, text=tensor.name)
     lowered.buffers.append(buffer)
     pieces = value.pieces if value.buffer is None else ()
-    alike = len({part.value.shape for part in pieces}) == 1
+    alike = len({part.value.shape for part in pieces}) == 1 or any(d.kind == STEPS for d in lowered.definitions)
     if tensor.role == "inout":  # parts of parts, too: so each thread reads what it writes itself
         pieces, alike = _moved(lowered, tensor.name, _parts(lowered, pieces)), True
     if pieces and alike:

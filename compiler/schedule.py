@@ -111,13 +111,19 @@ class Tiles(Frozen):
     sketch: Literal["tiles"] = "tiles"
 
 
+class Steps(Frozen):
+    """A thread to each element of what a loop carries."""
+
+    sketch: Literal["steps"] = "steps"
+
+
 class Phases(Frozen):
     """A block, as wide as it has work, to a unit: definitions one after another, what they hand on in its memory."""
 
     sketch: Literal["phases"] = "phases"
 
 
-Sketch = Annotated[Elements | Rows | Columns | Stream | Tiles | Phases, Field(discriminator="sketch")]
+Sketch = Annotated[Elements | Rows | Columns | Stream | Tiles | Steps | Phases, Field(discriminator="sketch")]
 
 
 class KernelPlan(Frozen):

@@ -131,6 +131,8 @@ def _columns_at(columns: list[Value]):
 class SelectedProgram(Program):
     """Whose definitions over a few columns that were selected are one a column, so that a row's reductions stay where they are."""
 
+    open_steps: tuple[tuple[sympy.Symbol, sympy.Expr], ...] = ()
+    """The steps of loops that stay loops, with how many there are."""
     unrolled = 0
     """Elements up to which a reduction is an expression."""
 

@@ -8,7 +8,7 @@ import re
 import sympy
 import torch
 
-from compiler.codegen import products
+from compiler.codegen import products, steps
 from compiler.codegen.columns import columns_function
 from compiler.codegen.kernels import KernelFunction, elements_function, in_axes, rows_function
 from compiler.codegen.ragged import extent_of
@@ -34,6 +34,7 @@ from compiler.schedule import (
     ScheduleVersion,
     row_team,
 )
+from compiler.steps import StepsKernel
 from compiler.streams import StreamKernel
 from kernels.spec import Spec
 
@@ -78,7 +79,8 @@ class HostFile:
         key = (program.dtype, program.vector, at, plan.sketch.sketch, resident, narrow, plan.pdl, _ragged(plan), held)
         if key not in self.functions:
             made = self._made(program, program.kernels[at], plan, narrow, resident, self._name(key, plan))
-            same = next((f for f in self.functions.values() if _body(f) == _body(made)), None)
+            body = made.text.replace(made.name, "kernel")
+            same = next((f for f in self.functions.values() if f.text.replace(f.name, "kernel") == body), None)
             if same is None:
                 self.texts.append(made.text)
             self.functions[key] = same or made
@@ -97,6 +99,8 @@ class HostFile:
             return stream_function(program, kernel, name, narrow, program.vector, plan.pdl)
         if isinstance(kernel, ProductKernel):
             return products.product_function(program, kernel, name, narrow)
+        if isinstance(kernel, StepsKernel):
+            return steps.steps_function(program, kernel, name, narrow)
         if isinstance(kernel, PhasesKernel):
             from compiler.codegen.phases import phases_function
 
@@ -205,10 +209,11 @@ class HostFile:
             return self._launch_columns(program, function, plan)
         if isinstance(kernel, StreamKernel):
             return self._launch_stream(program, function, plan)
+        if isinstance(kernel, StepsKernel):
+            return steps.launch_steps(program, function)
         if isinstance(kernel, ProductKernel):
-            lines, in_clusters = products.launch_product(program, function, clusters=plan.pdl)
-            self.clusters |= in_clusters
-            return lines
+            self.clusters |= plan.pdl
+            return products.launch_product(program, function, clusters=plan.pdl)
         if isinstance(kernel, PhasesKernel):
             from compiler.codegen.phases import launch_phases
 
@@ -468,10 +473,6 @@ def _packs(program: KernelProgram, length: Index, width: int, ragged: int) -> st
     return (
         f"{_factor(in_axes(program, length))} / {ragged}" if ragged else in_axes(program, sympy.expand(length / width))
     )
-
-
-def _body(function: KernelFunction) -> str:
-    return function.text.replace(function.name, "kernel")
 
 
 def _gathered(program: KernelProgram, buffer: Buffer) -> bool:

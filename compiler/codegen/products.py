@@ -291,8 +291,8 @@ def _exact(text: Text, kernel: ProductKernel, sides, wide: str, sizes: str) -> t
     ]
 
 
-def launch_product(program: KernelProgram, function: KernelFunction, clusters: bool) -> tuple[list[str], bool]:
-    """The host asks `plan_tiles` how large tiles are and how many blocks share a depth. (lines, whether any do)."""
+def launch_product(program: KernelProgram, function: KernelFunction, clusters: bool) -> list[str]:
+    """The host asks `plan_tiles` how large tiles are and how many blocks share a depth."""
     kernel = function.kernel
     assert isinstance(kernel, ProductKernel)
     sizes = [in_axes(program, end) for end in kernel.ends]
@@ -334,4 +334,4 @@ def launch_product(program: KernelProgram, function: KernelFunction, clusters: b
             "    static_cast<void>(room);",
             f"    launch_with_shared<false>({call}, grid_blocks, {'1' if split else 'tile_plan.split'}, {threads}, {room}, stream, {given});",
         ]  # fmt: skip
-    return [*lines, "}"], clusters
+    return [*lines, "}"]
