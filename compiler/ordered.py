@@ -44,10 +44,7 @@ def _sorted(low: Lowering, a: Value, dim: int, falling: bool, first: int = 0) ->
         order, "sort_falling" if falling else "sort", tuple(shape), frozenset({len(shape) - 1}),
         lambda position: a.at([position[n] for n in back]), outs, low.name, a.type, first=first,
     )  # fmt: skip
-    program.definitions.append(definition)
-    for out in outs:
-        out.written_by = definition
-    values, places = (program.whole(out, order, low.name) for out in outs)
+    values, places = program.define(definition)
     if axis == len(a.shape) - 1:
         return values, places
 

@@ -422,10 +422,14 @@ class Program:
             order, kind, source.shape, reduced, element or source.at, outs, origin,
             COMPUTED[dtypes[0]] if kind not in ("argmax", "argmin") else source.type,
         )  # fmt: skip
+        return self.define(definition)
+
+    def define(self, definition: Definition) -> list[Value]:
+        """All of what a new definition writes."""
         self.definitions.append(definition)
-        for out in outs:
+        for out in definition.outs:
             out.written_by = definition
-        return [self.whole(out, order, origin) for out in outs]
+        return [self.whole(out, definition.order, definition.origin) for out in definition.outs]
 
     def multiply(self, ranges, element: Callable[[Position], Expr], dtype: torch.dtype, shape, tiling: Tiling) -> Value:
         """A product of matrices of our own: over (*batch, rows, columns, depth), the last one summed."""
@@ -437,10 +441,7 @@ class Program:
         definition = Definition(
             order, "product", ranges, last, element, outs, self.operator, COMPUTED[dtype], tiling=tiling
         )
-        for made in outs:
-            made.written_by = definition
-        self.definitions.append(definition)
-        return self.whole(out, order, self.operator)
+        return self.define(definition)[0]
 
     def convolve(self, planes: Planes, element: Callable[[Position], Expr], shape) -> Value:
         """A convolution of our own by planes of eight channels."""
@@ -450,10 +451,7 @@ class Program:
         definition = Definition(
             order, "convolution", out.shape, frozenset(), element, outs, self.operator, planes=planes
         )
-        for made in outs:
-            made.written_by = definition
-        self.definitions.append(definition)
-        return self.whole(out, order, self.operator)
+        return self.define(definition)[0]
 
     def recur(self, recurrence: Recurrence, element: Callable[[Position], Expr], outs: list[Buffer]) -> list[Value]:
         """All steps of a recurrent layer, or of several."""
@@ -462,10 +460,7 @@ class Program:
         definition = Definition(
             order, "recurrence", ranges, frozenset(), element, outs, recurrence.cell, recurrence=recurrence
         )
-        for out in outs:
-            out.written_by = definition
-        self.definitions.append(definition)
-        return [self.whole(out, order, recurrence.cell) for out in outs]
+        return self.define(definition)
 
     def scan(self, kind: str, source: Value, axis: int, dtype: torch.dtype, exclusive: bool, backwards: bool) -> Value:
         order = self.next_order()
@@ -479,9 +474,7 @@ class Program:
             order, kind, source.shape, frozenset({axis % len(source.shape)}), element, [out], origin,
             COMPUTED[dtype], exclusive, backwards,
         )  # fmt: skip
-        out.written_by = definition
-        self.definitions.append(definition)
-        return self.whole(out, order, origin)
+        return self.define(definition)[0]
 
     def reshape(self, value: Value, shape) -> Value:
         """The same elements in another shape."""
