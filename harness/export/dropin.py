@@ -274,6 +274,7 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
         "input_names": [t.name for t in spec.inputs],
         "output_names": [t.name for t in outputs],
         "tensor_names": [t.name for t in tensors],
+        "asked_names": asked,
         "asked_values": "".join(f', case[1]["{name}"]' for name in asked),
         "used": [(t.name, t.used) for t in spec.outputs if t.used is not None],
         "call": [*(f"_at_{a.name}" if isinstance(a, Tensor) else a.name for a in spec.arguments), *stream],

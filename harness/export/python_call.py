@@ -24,14 +24,18 @@ def patch(spec: Spec, own: str, winner: str, name: str, device: Device, *, packa
     module = f"{path.stem}_astrolabe"
     source = f"{module}{'.cu' if device == 'cuda' else '.cpp'}"
     context = describe(spec, device) | {"source": source, "include": [], "beside": True, "summary": spec.summary}
-    if context["asked_values"]:
-        raise ExportError(f"a size that no tensor's shape tells is asked for: {context['asked_values'].strip(', ')}")
+    asked = context["asked_names"]
+    parameters = {one.arg for one in ast.walk(_function(spec, ast.parse(own)).args) if isinstance(one, ast.arg)}
+    if lost := [one for one in asked if one not in parameters]:
+        raise ExportError(f"the size {lost[0]} is told by no tensor's shape and is no parameter of {spec.entry_name}")
     context |= {"programmatic": device == "cuda" and PROGRAMMATIC in winner, "most_bytes": most_bytes(spec, device)}
     makes = _makes(spec, own)
     context["makes"] = makes
     if makes and context["late"]:
         raise ExportError(f"the size {context['late'][0]} of what it returns is told by no input's shape")
-    context["given"] = [argument.name for argument in spec.arguments if not isinstance(argument, Size)]
+    context["given"] = [
+        argument.name for argument in spec.arguments if not isinstance(argument, Size) or argument.name in asked
+    ]
     made = {tensor["name"] for tensor in context["made"]}
     context["taken"] = [name for name in context["given"] if name not in made]
     context["ranks"] = " or ".join(f"{t.name}.dim() != {len(t.shape)}" for t in spec.inputs)
@@ -46,6 +50,7 @@ def patch(spec: Spec, own: str, winner: str, name: str, device: Device, *, packa
             winner,
             f"from {'.' if packaged else ''}{module} import {'made' if makes else 'launched'} as {NAME}",
             makes=makes,
+            asked=asked,
         ),
         str(path.with_name(f"{module}.py")): render.get_template("init.py.j2").render(context),
         str(path.with_name(source)): winner,
@@ -70,13 +75,14 @@ def _makes(spec: Spec, own: str) -> bool:
     return _inputs(spec, _function(spec, ast.parse(own))) is not None
 
 
-def _calling(spec: Spec, own: str, winner: str, imported: str, *, makes: bool) -> str:
+def _calling(spec: Spec, own: str, winner: str, imported: str, *, makes: bool, asked: list[str]) -> str:
     tree = ast.parse(own)
     function = _function(spec, tree)
     given, condition = _named(spec, function)
     for one in spec.arguments:
         if isinstance(one, Scalar) and one.name in given and given[one.name].isidentifier() and decides(one, winner):
             condition += f"{given[one.name]} == {one.given!r} and "
+    given |= {one: one for one in asked}  # sizes that no shape tells, by the function's own parameters
     told = ", ".join(f"{argument}={name}" for argument, name in given.items())
     first = function.body[0]
     said = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(function.body) > 1

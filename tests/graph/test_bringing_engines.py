@@ -162,7 +162,7 @@ from engine_z.layers import halve
 @pytest.mark.parametrize("rows", [2, 40])
 def test_halve(rows):
     x = torch.randn(rows, 8, device="cuda", requires_grad=True)
-    torch.testing.assert_close(halve(x), x / 2)
+    torch.testing.assert_close(halve(x).double(), x.double() / 2)
 """,
 }
 
@@ -174,7 +174,10 @@ def test_a_function_with_a_gradient_is_brought_by_its_class(tmp_path: Path) -> N
     to = tmp_path / "made"
     list(bring(f"{tmp_path}/tests/test_halve.py", tmp_path / "engine_z/layers.py", "Halve", to))
     spec = catalog.load(str(to)).spec
-    assert [(t.name, t.role) for t in spec.tensors] == [("x", "input"), ("out", "output")], spec
+    assert [(t.name, t.role, spec.dtype(t, spec.workloads[0])) for t in spec.tensors] == [
+        ("x", "input", "float32"),
+        ("out", "output", "float32"),
+    ], spec
     lines = [line.kind for line in check(str(to), None, lambda _said: None) if line.what == "reference"]
     assert lines == ["right"], lines
 

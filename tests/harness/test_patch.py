@@ -292,3 +292,34 @@ def test_a_header_that_the_file_needs_and_is_not_here_is_no_fault_of_the_patch(t
     assert said == "it was not compiled here: act.cpp needs of_another_machine.h, which is not here"
     with pytest.raises(patch.ExportError, match="does not compile"):
         patch.compile_patched(KERNEL, PLAIN, {"act.cpp": own}, "act.cpp", "cpu")
+
+
+def test_a_size_that_no_shape_tells_is_the_python_functions_own_parameter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = TWICE.model_dump()
+    arguments = (*TWICE.arguments, Size(name="group"))
+    workloads = (Workload(axes={"rows": 2, "columns": 8, "group": 4}, dtype="float32"),)
+    spec = Spec.model_validate(
+        {
+            **held, "axes": ("rows", "columns", "group"), "dtypes": ("float32",), "name": "twice_in_groups", "entry": "twice",
+            "arguments": arguments, "workloads": workloads,
+        }
+    )  # fmt: skip
+    own = "import torch\n\n\ndef twice(x, out, by, rows, columns, group):\n    out.zero_()\n"
+    winner = (
+        "#include <stdint.h>\n"
+        'extern "C" void twice_float32(const float* x, float* out, float by, int64_t rows, int64_t columns, int64_t group) {\n'
+        "    for (int64_t i = 0; i < rows * columns; ++i) out[i] = by * x[i] + group;\n}\n"
+    )
+    after = patch.patch_files(spec, own, own, winner, "own_groups.py", "cpu")
+    applied(tmp_path, {"own_groups.py": own}, after)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("ASTROLABE_CACHE", str(tmp_path / "cache"))
+    import torch
+
+    x, out = torch.randn(2, 8), torch.empty(2, 8)
+    importlib.import_module("own_groups").twice(x, out, 2.0, 2, 8, 4)
+    assert torch.allclose(out, 2 * x + 4)
+    with pytest.raises(patch.ExportError, match="the size group is told by no tensor's shape and is no parameter"):
+        patch.patch_files(spec, own.replace("group", "more"), own.replace("group", "more"), winner, "own.py", "cpu")
