@@ -122,6 +122,7 @@ class Left:
     specs: list[pytree.TreeSpec] = field(default_factory=list)
     numbers: set[str] = field(default_factory=set)
     """Attributes whose number, word, choice or length is another one afterwards."""
+    calls: int = 0
 
     @property
     def count(self) -> int:
@@ -138,6 +139,7 @@ def followed_attributes(model: torch.nn.Module) -> Iterator[Left]:
     @functools.wraps(as_it_is)
     def forward(*arguments: Any, **named: Any) -> Any:
         before = Held(model)
+        found.calls += 1
         try:
             out = as_it_is(*arguments, **named)
             after = Held(model)

@@ -207,7 +207,8 @@ class _Draft:
         held, changing = {}, set()
         for node, value in self.values.items():
             spec = specs[node.name]
-            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and value.buffer is not None:
+            of_model = spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)
+            if of_model and value.buffer is not None and spec.target not in self.exported.attributes:
                 held[node] = value.buffer.text
                 if spec.target in changed:
                     changing.add(node)

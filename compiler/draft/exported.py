@@ -12,7 +12,7 @@ import functools
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -30,7 +30,8 @@ from .autocasts import Casts, noticed, of_a_gpu
 from .limits import Int, length, limits_of
 from .lowering import size_of
 from .tensors import NoDraft, Supposed
-from .traced import TracedModule, plain, trace
+from .traced import Answers, TracedModule, plain, trace
+from .unscripted import unscripted
 
 MOST_ARGUMENTS = 256
 """Of `*args`."""
@@ -76,27 +77,6 @@ class Exported:
     limits: list[str]
     """Conditions on the open sizes, in Python, without which forward does something else than the graph."""
     left: Left
-
-
-@contextlib.contextmanager
-def unscripted() -> Iterator[None]:
-    """What the problem puts under `torch.jit.script` stays Python, as PYTORCH_JIT=0 has it: the exporter looks into it, and needs no file."""
-
-    def as_it_is(scripted: Any, *_: Any, **__: Any) -> Any:
-        return scripted
-
-    def uncompiled(part: Any = None, **_: Any) -> Any:
-        """A part under torch.compile is itself where its compiler is turned off, and wrapped elsewhere: `parameter_text` names what is in it so
-        that both have it."""
-        if part is None:
-            return uncompiled
-        with contextlib.suppress(AttributeError):
-            part.under_compile = True
-        return part
-
-    plain: dict[str, Any] = {"script": as_it_is, "script_method": as_it_is, "ScriptModule": torch.nn.Module}
-    with patch.multiple(torch.jit, **plain), patch.object(torch, "compile", uncompiled):
-        yield
 
 
 def load(text: str) -> types.ModuleType:
@@ -238,11 +218,9 @@ def _export(
         for floats in [numbers, set()] if numbers and _may_be_open(model, spec, leaves, numbers) else [set()]:
             for doubled in (True, False):
                 given = [_argument(leaf.value, place in floats, doubled) for place, leaf in enumerate(leaves)]
-                follow = functools.partial(_follow, module, model, spec, given, inputs, dtype, fixed, casts)
+                follow = functools.partial(_follow, module, model, spec, given, inputs, dtype, fixed, casts, attributes)
                 try:
                     traced = follow()
-                    if _lost_numbers(traced.program, attributes):
-                        traced = _with_data(module, spec, given, dtype)
                 except NoDraft:
                     raise
                 except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
@@ -267,30 +245,36 @@ def _export(
 
 def _follow(
     module: types.ModuleType, model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], inputs: list[Any],
-    dtype: torch.dtype | None, fixed: bool, casts: bool, again: bool = False,
+    dtype: torch.dtype | None, fixed: bool, casts: bool, attributes: set[str], again: bool = False,
 ) -> TracedModule:  # fmt: skip
     """`again`: as its second call goes."""
-    if casts:
-        return _with_data(module, spec, given, dtype, again)
-    before = Held(model)
-    try:
-        if again:
-            with torch.no_grad():
-                model(*pytree.tree_unflatten(given, spec))
-            before.left_in_attributes()
+
+    def traced(answers: Answers | None = None) -> TracedModule:
+        if casts:
+            return _with_data(module, spec, given, dtype, again, answers)
+        before = Held(model)
         try:
-            return trace(model, spec, given, fixed)
-        except GuardOnDataDependentSymNode:
-            choices = _choices(module, inputs)
-            if not choices:
-                raise
-            return trace(model, spec, given, fixed, choices)
-    except RuntimeError as error:
-        if not any(words in str(error) for words in TWO_DEVICES):
+            if again:
+                with torch.no_grad():
+                    model(*pytree.tree_unflatten(given, spec))
+                before.left_in_attributes()
+            found = trace(model, spec, given, fixed, answers)
+            if not _lost_numbers(found.program, attributes):
+                return found
+        except RuntimeError as error:
+            if not any(words in str(error) for words in TWO_DEVICES):
+                raise  # else it makes tensors on the device of no input
+        finally:
+            before.restore()
+        return _with_data(module, spec, given, dtype, again, answers)
+
+    try:
+        return traced()
+    except GuardOnDataDependentSymNode:
+        answers = _answers(module, inputs)
+        if answers is None:
             raise
-        return _with_data(module, spec, given, dtype, again)  # it makes tensors on the device of no input
-    finally:
-        before.restore()
+        return traced(answers)
 
 
 def _refuse_memory(traced: TracedModule, follow: Callable[..., TracedModule]) -> None:
@@ -332,7 +316,12 @@ def _registered(model: torch.nn.Module) -> set[str]:
 
 
 def _with_data(
-    module: types.ModuleType, spec: pytree.TreeSpec, given: list[Any], dtype: torch.dtype | None, again: bool = False
+    module: types.ModuleType,
+    spec: pytree.TreeSpec,
+    given: list[Any],
+    dtype: torch.dtype | None,
+    again: bool,
+    answers: Answers | None,
 ) -> TracedModule:
     """The same with the numbers that forward itself makes tensors of: they need a device that holds data, the inputs do not."""
     model = _built(module)
@@ -346,36 +335,46 @@ def _with_data(
         inputs = [
             torch.empty(a.shape, dtype=a.dtype, device="cpu") if isinstance(a, torch.Tensor) else a for a in given
         ]
-    return trace(model, spec, inputs)
+    return trace(model, spec, inputs, answers=answers)
 
 
-def _choices(module: types.ModuleType, inputs: list[Any]) -> list[bool]:
-    """What the module's code is told where it asks a tensor for a choice, with inputs as shipped; none where these are large, or where it
-    draws: what it would draw again, where the choice is another one, would not be what it has drawn."""
+def _answers(module: types.ModuleType, inputs: list[Any]) -> Answers | None:
+    """What the module's code is told where it asks a tensor for a choice or a number, with inputs as shipped: in its second call, since the
+    first may set it up. None where these are large, or where it draws: what it would draw again, where the choice is another one, would
+    not be what it has drawn."""
     sizes = [a.numel() for a in pytree.tree_leaves(inputs) if isinstance(a, torch.Tensor)]
-    found: list[bool] = []
-    ask, take = torch.Tensor.__bool__, torch.Tensor.item
+    found = Answers()
+    ask, take, read = torch.Tensor.__bool__, torch.Tensor.item, torch.Tensor.tolist
 
     def asked(tensor: torch.Tensor) -> bool:
-        found.append(ask(tensor))
-        return found[-1]
+        found.choices.append(ask(tensor))
+        return found.choices[-1]
 
     def taken(tensor: torch.Tensor) -> Any:
         value = take(tensor)
-        if isinstance(value, bool):  # `if mask.any().item()`
-            found.append(value)
+        kind: list[Any] = found.choices if isinstance(value, bool) else found.numbers  # `if mask.any().item()`
+        kind.append(value)
         return value
 
+    def listed(tensor: torch.Tensor) -> Any:
+        values = read(tensor)
+        found.numbers.extend(pytree.tree_leaves(values))
+        return values
+
     if sum(sizes) > MOST_WITH_DATA:
-        return []
-    model, given = _built(module), module.get_inputs()
-    before = torch.get_rng_state()
+        return None
+    model, draws = _built(module), False
     with (
         torch.no_grad(), contextlib.suppress(Exception),
         patch.object(torch.Tensor, "__bool__", asked), patch.object(torch.Tensor, "item", taken),
+        patch.object(torch.Tensor, "tolist", listed),
     ):  # fmt: skip
-        model(*given)  # the problem's code
-    return found if torch.equal(before, torch.get_rng_state()) else []
+        for _ in range(2):
+            given, before = module.get_inputs(), torch.get_rng_state()
+            found = Answers()
+            model(*given)  # the problem's code
+            draws |= not torch.equal(before, torch.get_rng_state())
+    return found if (found.choices or found.numbers) and not draws else None
 
 
 def _lost_numbers(graph: ExportedProgram, attributes: set[str]) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
@@ -63,39 +63,66 @@ class TracedModule:
     left: Left
 
 
+@dataclass(frozen=True)
+class Answers:
+    """What the module's code is told where it asks tensors, in the order in which it asks."""
+
+    choices: list[bool] = field(default_factory=list)
+    numbers: list[Any] = field(default_factory=list)
+
+
 @contextlib.contextmanager
-def _sizes_are_some(choices: list[bool]) -> Iterator[list[tuple[frozenset[str], str]]]:
+def _sizes_are_some(answers: Answers, left: Left) -> Iterator[list[tuple[frozenset[str], str]]]:
     """Where the module's code asks about a size that depends on values (whether there are any), it is told that there are some.
 
-    Where it asks a tensor for a choice, it is told the next of `choices`, which the shipped inputs gave.
+    Where it asks a tensor for a choice, or for a number that it compares, it is told the next of `answers`.
     """
     supposed: dict[str, frozenset[str]] = {}
-    chosen, choice_of = iter(choices), dict[sympy.Basic, bool]()
-    answer = ShapeEnv.evaluate_expr
+    chosen, choice_of, number_of = 0, dict[sympy.Basic, bool](), dict[sympy.Basic, Any]()
+    read, call = 0, 0
+    answer, item = ShapeEnv.evaluate_expr, torch.Tensor.item
+
+    def begun() -> None:
+        """Each of the exporter's calls of forward asks again."""
+        nonlocal chosen, read, call
+        if call != left.calls:
+            chosen, read, call = 0, 0, left.calls
+
+    def taken(tensor: torch.Tensor) -> Any:
+        nonlocal read
+        begun()
+        at, value = read, item(tensor)
+        read = at  # torch's modes ask once more inside
+        if tensor.dtype != torch.bool:
+            if isinstance(value, torch.SymInt) and at < len(answers.numbers):
+                number_of[value.node.expr] = answers.numbers[at]
+            read += 1
+        return value
 
     def evaluate(env: ShapeEnv, expr: sympy.Basic, *arguments: Any, **named: Any) -> sympy.Basic:
+        nonlocal chosen
         try:
             return answer(env, expr, *arguments, **named)
         except GuardOnDataDependentSymNode:
+            begun()
             symbols = expr.free_symbols
-            if expr in choice_of or _is_choice(env, expr):
-                if expr not in choice_of:
-                    answered = next(chosen, None)
-                    if answered is None:
-                        raise
-                    choice_of[expr] = answered
-                    text = PythonPrinter().doprint(expr)
-                    supposed[text if answered else f"not ({text})"] = frozenset(map(str, symbols))
-                return sympy.true if choice_of[expr] else sympy.false
-            if not isinstance(expr, Relational) or not symbols or not symbols <= env.size_like:
+            holds: Any = None
+            if expr in choice_of:
+                holds = choice_of[expr]
+            elif _is_choice(env, expr) and chosen < len(answers.choices):
+                holds = choice_of[expr] = answers.choices[chosen]
+                chosen += 1
+            elif isinstance(expr, Relational) and symbols and symbols <= number_of.keys() | env.size_like:
+                shipped = {one: sympy.Integer(number_of.get(one, SOME)) for one in symbols}
+                holds = expr.subs(shipped) == sympy.true
+            if holds is None:
                 raise
-            holds = expr.subs(dict.fromkeys(symbols, sympy.Integer(SOME)))
             text = PythonPrinter().doprint(expr)
             supposed[text if holds else f"not ({text})"] = frozenset(map(str, symbols))
-            return holds
+            return sympy.true if holds else sympy.false
 
     found: list[tuple[frozenset[str], str]] = []
-    with patch.object(ShapeEnv, "evaluate_expr", evaluate):
+    with patch.object(ShapeEnv, "evaluate_expr", evaluate), patch.object(torch.Tensor, "item", taken):
         yield found
     found += [(names, text) for text, names in supposed.items()]
 
@@ -256,7 +283,7 @@ def trace(
     spec: pytree.TreeSpec,
     given: list[Any],
     fixed: bool = False,
-    choices: list[bool] | None = None,
+    answers: Answers | None = None,
 ) -> TracedModule:
     opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
     arguments, shapes = pytree.tree_unflatten(given, spec), _bound(model, pytree.tree_unflatten(opened, spec))
@@ -269,12 +296,12 @@ def trace(
         data = patch.object(torch.Tensor, "data", property(lambda read: read.detach(), written.__set__))
         of_sizes = patch.object(torch.Tensor, "new_tensor", _of_sizes(torch.Tensor.new_tensor))
         with (
-            _sizes_are_some(choices or []) as supposed,
+            followed_attributes(model) as left,
+            _sizes_are_some(answers or Answers(), left) as supposed,
             _numbers_are_known(),
             cumulative,
             of_sizes,
             data,
-            followed_attributes(model) as left,
         ):
             exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
         named = _hidden(exported.graph)

@@ -234,66 +234,6 @@ def test_a_number_that_forward_counts_is_counted_in_python(name, tmp_path):
         assert getattr(ours, attribute) == getattr(eager, attribute)
 
 
-PART = (
-    "class Part(nn.Module):\n"
-    "    def __init__(self):\n"
-    "        super().__init__()\n"
-    "        self.last, self.by_name, self.two = None, {{}}, [0, 1]\n"
-    "        self.register_buffer('filled', None)\n"
-    "        self.old = torch.zeros(1)\n"
-    "    def forward(self, x):\n"
-    "        {}\n"
-    "self.part = Part()"
-)
-LEFT = {
-    "a tensor where was none": "self.last = x.softmax(-1); return self.last * 2",
-    "what comes in, and a view": "self.last = x; self.old = (x * 2)[:, :3]; return x.exp()",
-    "in a dict and in a list": "self.by_name['x'] = x.tanh(); self.two[1] = x.sum(-1); return self.two[1] + 1",
-    "a pair in an attribute that is new": "self.pair = (x.mean(-1), {'n': x.shape[1], 'x': x * 3}); return x.exp()",
-    "a tensor of another shape, a buffer that was none": "self.old = x.mean(-1); self.filled = x * x; return x - 1",
-    "a mask of sizes": (
-        "self.last = x.new_ones(x.shape[1]).cumsum(0) if self.last is None else self.last; return x * self.last"
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LEFT)
-def test_what_forward_leaves_in_attributes_the_draft_leaves_there(name, tmp_path):
-    pair = Pair(problem("return self.part(x) + 1", f"[{BATCH}]", PART.format(LEFT[name])), tmp_path)
-    eager, ours = pair.reference.Model(), pair.candidate.ModelNew()
-    for seed in range(3):
-        pair.check(seed, pair.inputs(seed))
-        (x,) = pair.inputs(seed)
-        torch.testing.assert_close(ours(x), eager(x))
-        for attribute in ("last", "by_name", "two", "pair", "filled", "old"):
-            mine, theirs = (getattr(model.part, attribute, None) for model in (ours, eager))
-            torch.testing.assert_close(mine, theirs) if theirs is not None else None
-            assert (mine is None) == (theirs is None), attribute
-
-
-REMEMBERED = {
-    "a state that is none at first": "self.last = x if self.last is None else self.last * 0.5 + x; return self.last * 2",
-    "a cache that grows": "self.last = x if self.last is None else torch.cat((self.last, x)); return self.last * 2",
-    "statistics of the first batch": "self.last = x.mean(0) if self.last is None else self.last; return x - self.last",
-    "in a dict": "old = self.by_name.get('x'); self.by_name['x'] = x * 2; return x if old is None else x + old",
-}
-
-
-@pytest.mark.parametrize("name", REMEMBERED)
-def test_what_the_last_call_has_left_is_no_constant(name):
-    with pytest.raises(draft.NoDraft, match="last call has left|would take for a constant"):
-        draft.draft(problem("return self.part(x) + 1", f"[{BATCH}]", PART.format(REMEMBERED[name])), "cpu")
-
-
-def test_a_part_that_counts_beside_a_tensor_of_its_own_device_is_refused():
-    """The module cannot be called without data, so nothing was seen to be counted."""
-    body = "n = self.two[0]; self.two[0] = n + 1; y = torch.zeros(37) + n; return x * y"
-    for text in (body, body.replace("self.two[0]", "self.n")):
-        constructor = PART.format(text).replace("self.last,", "self.n = 0; self.last,")
-        with pytest.raises(draft.NoDraft, match="would take for a constant"):
-            draft.draft(problem("return self.part(x) + 1", f"[{BATCH}]", constructor), "cpu")
-
-
 ARGUMENTS = ["float", "this", "λ", "main", "M_PI", "uint8_t", "c_in", "NAN", "Model"]
 
 

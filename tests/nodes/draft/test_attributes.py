@@ -1,0 +1,113 @@
+"""What forward leaves in attributes of Model and of its parts, and what a part looks at before it sets itself up."""
+
+import pytest
+import torch
+
+from compiler import draft
+from tests.nodes.draft.direct import Pair, problem
+
+BATCH = "torch.randn(5, 37)"
+PART = (
+    "class Part(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.last, self.by_name, self.two = None, {{}}, [0, 1]\n"
+    "        self.register_buffer('filled', None)\n"
+    "        self.old = torch.zeros(1)\n"
+    "    def forward(self, x):\n"
+    "        {}\n"
+    "self.part = Part()"
+)
+LEFT = {
+    "a tensor where was none": "self.last = x.softmax(-1); return self.last * 2",
+    "what comes in, and a view": "self.last = x; self.old = (x * 2)[:, :3]; return x.exp()",
+    "in a dict and in a list": "self.by_name['x'] = x.tanh(); self.two[1] = x.sum(-1); return self.two[1] + 1",
+    "a pair in an attribute that is new": "self.pair = (x.mean(-1), {'n': x.shape[1], 'x': x * 3}); return x.exp()",
+    "a tensor of another shape, a buffer that was none": "self.old = x.mean(-1); self.filled = x * x; return x - 1",
+    "a mask of sizes": (
+        "self.last = x.new_ones(x.shape[1]).cumsum(0) if self.last is None else self.last; return x * self.last"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_forward_leaves_in_attributes_the_draft_leaves_there(name, tmp_path):
+    pair = Pair(problem("return self.part(x) + 1", f"[{BATCH}]", PART.format(LEFT[name])), tmp_path)
+    eager, ours = pair.reference.Model(), pair.candidate.ModelNew()
+    for seed in range(3):
+        pair.check(seed, pair.inputs(seed))
+        (x,) = pair.inputs(seed)
+        torch.testing.assert_close(ours(x), eager(x))
+        for attribute in ("last", "by_name", "two", "pair", "filled", "old"):
+            mine, theirs = (getattr(model.part, attribute, None) for model in (ours, eager))
+            torch.testing.assert_close(mine, theirs) if theirs is not None else None
+            assert (mine is None) == (theirs is None), attribute
+
+
+REMEMBERED = {
+    "a state that is none at first": "self.last = x if self.last is None else self.last * 0.5 + x; return self.last * 2",
+    "a cache that grows": "self.last = x if self.last is None else torch.cat((self.last, x)); return self.last * 2",
+    "statistics of the first batch": "self.last = x.mean(0) if self.last is None else self.last; return x - self.last",
+    "in a dict": "old = self.by_name.get('x'); self.by_name['x'] = x * 2; return x if old is None else x + old",
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERED)
+def test_what_the_last_call_has_left_is_no_constant(name):
+    with pytest.raises(draft.NoDraft, match="last call has left|would take for a constant"):
+        draft.draft(problem("return self.part(x) + 1", f"[{BATCH}]", PART.format(REMEMBERED[name])), "cpu")
+
+
+def test_a_part_that_counts_beside_a_tensor_of_its_own_device_is_refused():
+    """The module cannot be called without data, so nothing was seen to be counted."""
+    body = "n = self.two[0]; self.two[0] = n + 1; y = torch.zeros(37) + n; return x * y"
+    for text in (body, body.replace("self.two[0]", "self.n")):
+        constructor = PART.format(text).replace("self.last,", "self.n = 0; self.last,")
+        with pytest.raises(draft.NoDraft, match="would take for a constant"):
+            draft.draft(problem("return self.part(x) + 1", f"[{BATCH}]", constructor), "cpu")
+
+
+def test_a_choice_of_a_second_call_is_drafted_where_the_first_sets_up(tmp_path):
+    """A buffer says whether its statistics are those of a batch; a tensor is made beside no input, so that the export is one with data."""
+    text = problem(
+        "if not self.begun:\n    self.mean.copy_(x.mean(0))\n    self.begun.fill_(1.0)\n"
+        "return torch.ones(37) * (x - self.mean).exp()",
+        f"[{BATCH}]",
+        "self.register_buffer('mean', torch.zeros(37)); self.register_buffer('begun', torch.zeros(1))",
+    )
+    pair = Pair(text, tmp_path)
+    pair.check(0, pair.inputs(0), as_written=True)
+    eager, ours = pair.reference.Model(), pair.candidate.ModelNew()
+    for seed in range(3):
+        (x,) = pair.inputs(seed)
+        torch.testing.assert_close(ours(x), eager(x))
+        torch.testing.assert_close(ours.mean, eager.mean)
+
+
+def test_inference_mode_is_no_gradients(tmp_path):
+    text = problem(
+        "with torch.inference_mode():\n    return x.exp() * self.w",
+        f"[{BATCH}]",
+        "self.w = nn.Parameter(torch.rand(37))",
+    )
+    text = text.replace("    def forward", "    @torch.inference_mode()\n    def forward")
+    Pair(text, tmp_path).check(0, [torch.randn(5, 37)])
+
+
+def test_a_buffer_that_is_not_saved_lies_beside_a_scripted_function():
+    part = "class Part(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.register_buffer('a', torch.ones(37), persistent=False)\n    def forward(self, x):\n        return x * self.a\n"
+    assert "self.part.a" in draft.draft(
+        problem("return self.part(x).exp()", f"[{BATCH}]", part + "self.part = Part()"), "cpu"
+    )
+
+
+def test_a_table_in_a_plain_attribute_is_no_weight(tmp_path):
+    """What is computed of it is not computed by the constructor, where no input says on which device it shall lie."""
+    text = problem(
+        "self.cache[: x.shape[0]] = x\nreturn x * self.table[:37].view(1, 37).exp() + self.cache[: x.shape[0]]",
+        f"[{BATCH}]",
+        "self.table, self.cache = torch.rand(40), torch.zeros(8, 37)",
+    )
+    pair = Pair(text, tmp_path)
+    pair.check(0, pair.inputs(0), as_written=None)
+    assert "_prepare_weights" not in pair.source
