@@ -22,7 +22,7 @@ QUICK_S, MANY_S = 50e-6, 0.25
 """Seconds of a call up to which a kernel makes MANY of them, and that the calls of a slower one may take."""
 LONG, LONG_S = (1 << 16) + 1, 0.3
 """Calls of the smallest workload, and seconds that they may take."""
-LOOKED_AT, LOOKS_S = 128, 0.15
+LOOKED_AT, LOOKS_S = 128, 0.4
 """Calls of each small workload that are looked at one by one, and seconds that they may take."""
 LEAK_LEAST, LEAK_A_CALL = 64 << 20, 16 << 10
 """Bytes that a process may take in all, and for each call, while it makes many calls."""

@@ -14,7 +14,7 @@ from harness.evaluate import Evaluator
 from harness.farside import module_state
 from harness.farside.describe import Trial
 from harness.farside.nest import UnfitProblem
-from harness.judge import module_checks, rows
+from harness.judge import many_calls, module_checks, rows
 from harness.judge.comparisons import ComparisonRequest, withhold_doubtful
 from harness.problems.pytorch import Problem, open_problem
 from harness.records import Comparison, Interval, Outcome, Suite, Verdict
@@ -447,8 +447,9 @@ def test_what_a_random_module_keeps_is_judged_in_each_call(momentum: str, tmp_pa
 
 
 @pytest.mark.parametrize("stateful", [False, True])
-def test_a_module_that_is_wrong_in_one_call_of_97_is_found(stateful: bool, opened, tmp_path: Path):
+def test_a_module_that_is_wrong_in_one_call_of_97_is_found(stateful: bool, opened, tmp_path: Path, monkeypatch):
     """It counts its calls beside what Model keeps, so that no state that is judged shows it."""
+    monkeypatch.setattr(many_calls, "LOOKS_S", 20.0)  # however busy the machine is
     init, keeps = ("self.register_buffer('seen', torch.zeros(8))", "self.seen.add_(x[0]); ") if stateful else ("", "")
     wrong = f"self.__dict__['n'] = self.__dict__.get('n', 0) + 1; {keeps}return x.exp() * (self.n % 97 != 0)"
     problem = opened(module(init or "pass", f"{keeps}return x.exp()") + INPUTS)
