@@ -15,7 +15,7 @@ import sympy
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from compiler.draft.expressions import Expr
+from compiler.draft.expressions import COMPUTED, Expr
 from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.partition import ROW, Member
 from compiler.draft.tensors import Buffer
@@ -80,6 +80,8 @@ class _Evaluation:
                 continue
             wide = torch.float64 if buffer.dtype.is_floating_point else torch.int64
             self.memory[buffer] = torch.full((self._count(buffer.elements),), -77, dtype=wide)
+        for buffer in self.program.scratch:
+            self.memory[buffer] = torch.zeros(self._count(buffer.elements), dtype=TYPES[COMPUTED[buffer.dtype]])
         for kernel in self.program.kernels:
             self._kernel(kernel)
         spec = self.program.spec

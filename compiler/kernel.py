@@ -8,12 +8,16 @@ import sympy
 
 from compiler.draft.index import Index, product, unflatten
 from compiler.draft.packing import _is_multiple
-from compiler.draft.partition import FLAT, ROW, Kernel, Partition
+from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition
 from compiler.draft.tensors import Buffer, Definition
 from compiler.draft.tensors import Program as Lowered
 
 SHORT_FOLD, CPU_SHORT_FOLD = 32, 15
 """Folded elements, a number known now, up to which one thread does them alone; on a processor fewer than a register's lanes."""
+
+
+BUSY_THREADS = 65536
+"""Threads below which a device is not busy with a pack of columns each."""
 
 
 @dataclass(eq=False)
@@ -50,6 +54,18 @@ class Fusion(Partition):
         # A thread that folded a few neighbours alone would load them one by one.
         whole = self.vector > 1 and _is_multiple(kernel.ranges[last], self.vector)
         return ROW if whole or not length.is_Integer or length > self.short_fold else FLAT
+
+    def _member(self, kernel: Kernel, definition: Definition, position: int) -> Member | None:
+        """Beside reductions of tall columns only what follows from them for each column: else a thread would go along a column alone."""
+        found = super()._member(kernel, definition, position)
+        later = found is not None and (found.stage > 0 if definition.reduced else not found.per_row)
+        return None if later and self._is_tall(kernel) else found
+
+    def _is_tall(self, kernel: Kernel) -> bool:
+        if kernel.layout != FLAT or all(end.is_Integer for _, end in kernel.inner):
+            return False
+        estimate = self.program.estimate
+        return estimate(kernel.rows) < BUSY_THREADS * self.vector and estimate(kernel.length) > SHORT_FOLD
 
     def _axes(self, kernel: Kernel, definition: Definition) -> tuple[list[Index], bool] | None:
         found = super()._axes(kernel, definition)

@@ -15,19 +15,21 @@ import sympy
 import torch
 
 from compiler import indexing, operators, ordered, selects
+from compiler.apart import is_lonely, is_small, split_long
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
-from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, symbols_of
+from compiler.draft.expressions import COMPUTED, Expr, cast
 from compiler.draft.index import FloorDiv, Index, joined, size_symbol, unflatten
 from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients, size_of
 from compiler.draft.names import RESERVED
 from compiler.draft.packing import _is_multiple
-from compiler.draft.partition import ROW, Kernel, Member
+from compiler.draft.partition import ROW, Kernel
 from compiler.draft.tensors import Buffer, Definition, NoDraft, Piece, Scatter, SizeNeeded, Value
 from compiler.draft.tensors import Program as Lowered
 from compiler.extents import dtype_of, memory_of, place_of, scalar_of, shape_of, strides_of
 from compiler.frontend import NoProgram, Traced, extent
+from compiler.in_place import check_memory
 from compiler.kernel import SHORT_FOLD, Fusion, PackedKernel
-from compiler.phases import phases_of
+from compiler.phases import FOLDS, phases_of
 from compiler.products import products_of
 from compiler.selects import SelectedProgram, pieces_of
 from compiler.steps import STEPS, steps_of
@@ -39,7 +41,7 @@ SMALL_PART = 8
 LONGEST_HINT = 4096
 """Lowerings choose other forms for longer rows; here the schedule does."""
 MOST_DIVISOR = 128
-FOLDS = ("sum", "prod", "max", "min", "any", "all")
+NARROW_FLOATS = (torch.float16, torch.bfloat16)
 OURS = {"row", "lane"}
 """Names of loop variables here, which the drafter's texts have another use for."""
 _LOWERING = threading.Lock()
@@ -69,6 +71,8 @@ class KernelProgram:
     """The variable of an element in its pack."""
     quotients: dict[sympy.Symbol, Index] = field(default_factory=dict)
     """Sizes that are quotients of others."""
+    scratch: list[Buffer] = field(default_factory=list)
+    """What one kernel makes and a later one reads: in memory that the entry asks for."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """In which elements are asked for: what sizes are called."""
 
@@ -87,8 +91,8 @@ class KernelProgram:
         return [f"{axis} % {by} == 0" for axis, by in dict.fromkeys(self.symbols.values()) if by != 1]
 
     def stored(self, kernel: PackedKernel) -> set[Buffer]:
-        outputs = set(self.outputs.values())
-        return {out for out in kernel.made if out in outputs}
+        stored = {*self.outputs.values(), *self.scratch}
+        return {out for out in kernel.made if out in stored}
 
 
 def pack_axes(spec: Spec, dtype: str, vector: int) -> dict[str, int]:
@@ -131,6 +135,8 @@ def _elements(spec: Spec, tensor: Tensor, axes: dict[str, int]) -> int:
 UNROLLED = 16
 """Elements up to which a reduction may be an expression."""
 IN_MEMORY = "in memory"
+APART = "apart"
+"""Each reduction by itself, kernels of their own, what they hand on in memory."""
 REDUCTIONS = ("each by itself", "unrolled", "rows divided", "repeated")
 """How reductions are taken, the first with which there is a program: every one as it stands; those of a few elements as expressions; those
 of a row's few parts as the row's; small ones by every thread that needs them."""
@@ -146,9 +152,10 @@ def lower_program(
     apart = contextvars.copy_context().run  # what sizes are called ends with a lowering
     with _LOWERING:
         failure: NoDraft | None = None
+        spare: KernelProgram | None = None
         pairs = [(assumed, in_pieces) for assumed in (packs, packs | divisors) for in_pieces in (True, False)]
         kept = [({}, False, IN_MEMORY), (divisors, False, IN_MEMORY)]
-        tried = kept if in_memory else [*((*pair, how) for how in REDUCTIONS for pair in pairs), *kept]
+        tried = kept if in_memory else [*((*pair, how) for how in (*REDUCTIONS, APART) for pair in pairs), *kept]
         while tried:
             assumed, in_pieces, how = tried.pop(0)
             try:
@@ -156,7 +163,15 @@ def lower_program(
                 rest = multiples, in_pieces, how, short_fold
                 found = apart(_lowered, spec, traced, dtype, width, assumed, *rest)
                 wider = {} if how == IN_MEMORY else _wider(found)
-                return apart(_lowered, spec, traced, dtype, vector, wider, *rest) if wider else found
+                found = apart(_lowered, spec, traced, dtype, vector, wider, *rest) if wider else found
+                if how in REDUCTIONS and is_lonely(found, traced):
+                    spare, tried = found, [one for one in tried if one[2] == APART]
+                elif how == APART and spare is None:
+                    spare, tried = found, kept
+                elif how == IN_MEMORY and spare is not None:
+                    return found if is_small(found, traced) else spare
+                else:
+                    return found
             except indexing.MemoryNeeded:
                 failure, tried = None, kept
             except NoDraft as none:
@@ -166,6 +181,8 @@ def lower_program(
                     tried.insert(0, (assumed, in_pieces, how))
                     continue
                 failure = none if "size" in str(failure) else failure or none
+        if spare is not None:
+            return spare
         raise NoProgram(str(failure)) from None
 
 
@@ -284,6 +301,17 @@ def _lowered(
         outputs[tensor.name] = _output(
             lowered, tensor, value, shapes[tensor.name], dtype_of(tensor, dtype), outputs.values()
         )
+    if how == APART:
+        split_long(
+            lowered,
+            {
+                s: traced.hints[axis] // (by if isinstance(by, int) else traced.hints[by])
+                for s, (axis, by) in symbols.items()
+            },
+        )
+    for buffer in lowered.buffers if how == APART else ():  # as computed, not as an input is stored
+        if buffer not in inputs.values() and buffer not in outputs.values() and buffer.dtype in NARROW_FLOATS:
+            buffer.dtype = torch.float32
     if lowered.in_memory:
         together = phases_of(lowered, set(outputs.values()), set(inputs) & set(outputs))
         return KernelProgram(
@@ -297,7 +325,7 @@ def _lowered(
     fusion = Fusion(lowered, set(outputs.values()), vector, short_fold)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
     program = KernelProgram(spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane)
-    _check(program)
+    check_memory(program, apart=how == APART)
     return program
 
 
@@ -434,58 +462,3 @@ def _kernels(fusion: Fusion) -> list[PackedKernel]:
     if any(member.definition.is_product for kernel in kernels for member in kernel.members):
         raise NoProgram("the reference multiplies matrices, which no sketch does yet but for vectors")
     return [kernel for kernel in kernels if isinstance(kernel, PackedKernel)]
-
-
-def _check(program: KernelProgram) -> None:
-    """What goes through memory, and what would be read after it was overwritten. Raises NoProgram."""
-    outputs = set(program.outputs.values())
-    written: set[str] = set()
-    for kernel in program.kernels:
-        made = kernel.made
-        for load in loads_of(kernel.roots):
-            buffer = load.args[0]
-            if buffer not in made and buffer.text not in program.inputs and buffer not in outputs:
-                raise NoProgram(f"the reference goes through memory at {buffer.name}: that needs a workspace")
-            if buffer.text in written and buffer not in made and buffer not in outputs:
-                raise NoProgram(f"{buffer.text} is read after another kernel has overwritten it")
-        _check_in_place(program, kernel)
-        written |= {b.text for b in program.stored(kernel)} & set(program.inputs)
-
-
-def _check_in_place(program: KernelProgram, kernel: PackedKernel) -> None:
-    """A tensor that is read and written: every thread may read of it only what it writes itself."""
-    stored = program.stored(kernel)
-    for buffer in stored:
-        given = program.inputs.get(buffer.text)
-        if given is None:
-            continue
-        writers = [m for m in kernel.members if buffer in m.definition.outs]
-        folded = any(m.definition.reduced or m.per_row for m in writers)
-        for load in loads_of(kernel.roots):
-            if load.args[0] is not given:
-                continue
-            own = any(_is_own(program, load, writer) for writer in writers)
-            if not own or (folded and not _is_read_before(program, kernel, load)):
-                raise NoProgram(f"{buffer.text} is changed in place, and a thread would read what another one writes")
-
-
-def _is_read_before(program: KernelProgram, kernel: PackedKernel, load: Expr) -> bool:
-    """Whether all threads of a row read one element before the reductions at which they meet: what is written once a row is written later."""
-    within = {kernel.pack, program.lane, *(loop for loop, _ in kernel.inner), *kernel.loops}
-    return kernel.layout == ROW and any(m.definition.reduced for m in kernel.members) and not symbols_of(load) & within
-
-
-def _is_own(program: KernelProgram, load: Expr, writer: Member) -> bool:
-    """Whether a load is of the element that a thread writes, and no other thread writes that."""
-    if joined(load.args[1] - writer.places[0]) != 0:
-        return False
-    if load.op == "load" or writer.by is None:
-        return load.op == "load" and writer.by is None
-    place, stride = writer.by
-    told = loads_of([place])
-    distinct = {t.name for t in program.spec.inputs if all(v.split(":")[0] in DISTINCT for v in t.values)}
-    return load.args[2:] == (stride, place) and all(e.args[0].text in distinct for e in told)
-
-
-DISTINCT = ("distinct", "permutation")
-"""Values of integers of which no two name one place."""

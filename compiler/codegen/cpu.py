@@ -16,6 +16,7 @@ from compiler.codegen.host import HostFile
 from compiler.codegen.kernels import KernelFunction, find_recomputed, in_axes, last_write, row_stores, signature
 from compiler.codegen.levels import hoist, hoist_replaced, indent, parts_of, run_pass
 from compiler.codegen.printer import Printer
+from compiler.codegen.scratch import of_the_heap
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, indices_of, loads_of, symbols_of
 from compiler.draft.index import FloorDiv, Index, Modulo
@@ -430,6 +431,7 @@ class CpuFile(HostFile):
 
     last = ()
     element = staticmethod(element_type)
+    with_scratch = staticmethod(of_the_heap)
 
     def _made(
         self, program: KernelProgram, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str

@@ -10,14 +10,14 @@ import torch
 
 from compiler.codegen import products, steps
 from compiler.codegen.columns import columns_function
+from compiler.codegen.guards import always, is_gathered
 from compiler.codegen.kernels import KernelFunction, elements_function, in_axes, rows_function
 from compiler.codegen.ragged import extent_of
+from compiler.codegen.scratch import of_the_pool
 from compiler.codegen.text import _factor, element_type
 from compiler.cuda import CUDA
-from compiler.draft.expressions import loads_of
 from compiler.draft.index import Index
 from compiler.draft.partition import ROW
-from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.phases import PhasesKernel
 from compiler.products import ProductKernel
@@ -59,6 +59,7 @@ class HostFile:
     last: tuple[str, ...] = ("cudaStream_t stream",)
     """Parameters of an entry behind the spec's."""
     element = staticmethod(element_type)
+    with_scratch = staticmethod(of_the_pool)
 
     def __init__(self, spec: Spec, programs, open: dict[str, tuple[int, ...]] | None = None) -> None:
         """`programs`: (dtype, vector) -> Program. `open`: numbers that the tune gate may choose, each with its choices."""
@@ -167,6 +168,8 @@ class HostFile:
                 together.append(plans.pop(0))
             launch = self._launch(program, at, together, version.narrow)
             calls += ["{", *(f"    {line}" for line in launch), "}"] if calls or plans else launch
+        if program.scratch:
+            calls = self.with_scratch(program, calls)
         if not guards:
             return frozenset(), [f"    {line}" for line in calls]
         return frozenset(guards), [
@@ -178,11 +181,13 @@ class HostFile:
 
     def _guards(self, program: KernelProgram, version: ScheduleVersion, functions: list[KernelFunction]) -> list[str]:
         guards = program.guards()
-        packed = list(dict.fromkeys(b.text for f in functions for b in f.packed))
+        packed = list(dict.fromkeys(b.text for f in functions for b in f.packed if b not in program.scratch))
         guards += [f"aligned({name})" for name in packed]
         if version.narrow:
             counts = [
-                b.elements for b in [*program.inputs.values(), *program.outputs.values()] if not _gathered(program, b)
+                b.elements
+                for b in [*program.inputs.values(), *program.outputs.values(), *program.scratch]
+                if not is_gathered(program, b)
             ]
             counts += [f.kernel.rows for f in functions]
             for text in dict.fromkeys(in_axes(program, count) for count in counts):
@@ -195,7 +200,7 @@ class HostFile:
             guards += [f"{count} <= {version.longest}" for count in dict.fromkeys(packs)]
         if version.most_rows is not None:
             guards += dict.fromkeys(f"{in_axes(program, kernel.rows)} < {version.most_rows}" for kernel, _ in rows)
-        return [g for g in guards if not _always(g)]
+        return [g for g in guards if not always(g)]
 
     def _launch(self, program: KernelProgram, at: int, together, narrow: bool) -> list[str]:
         function, plan = together[0]
@@ -475,12 +480,6 @@ def _packs(program: KernelProgram, length: Index, width: int, ragged: int) -> st
     )
 
 
-def _gathered(program: KernelProgram, buffer: Buffer) -> bool:
-    """Whether it is only read at places that are computed, in 64 bits."""
-    loads = [load for kernel in program.kernels for load in loads_of(kernel.roots) if load.args[0] is buffer]
-    return bool(loads) and all(load.op == "load_at" for load in loads)
-
-
 def _independent(together, following) -> bool:
     """Whether a kernel of elements may run beside those before it."""
     function, plan = following
@@ -492,10 +491,3 @@ def _independent(together, following) -> bool:
         p.split()[-1].lstrip("*") for f, _ in together for p in f.parameters if "*" in p and not p.startswith("const")
     }
     return not writes & {p.split()[-1].lstrip("*") for p in function.parameters}
-
-
-def _always(guard: str) -> bool:
-    """Whether a guard of numbers alone holds; one that fails is an error of the schedule's."""
-    if re.search(r"[a-z]", guard.replace("INT64_C", "")):
-        return False
-    return bool(eval(guard.replace("INT64_C", "").replace("/", "//"), {"__builtins__": {}}))

@@ -94,8 +94,7 @@ def signature(
     read = {e.args[0].text: e.args[0] for e in walk(roots) if e.op in ("load", "load_at")}
     written = {store.buffer.text: store.buffer for store in stores}
     parameters, arguments = [], []
-    for tensor in program.spec.tensors:
-        name = tensor.name
+    for name in (*(tensor.name for tensor in program.spec.tensors), *(buffer.text for buffer in program.scratch)):
         buffer = written.get(name) or read.get(name)
         if buffer is None:
             continue

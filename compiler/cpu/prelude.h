@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <memory>
 #if defined(_OPENMP)
 #include <omp.h>
 #endif

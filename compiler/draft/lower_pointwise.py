@@ -108,7 +108,17 @@ def power(x: Expr, exponent) -> Expr:
 def pow_tensor(low: Lowering, a, b):
     if not low.dtype.is_floating_point:
         return None
-    return _apply(low, lambda x, y: make("pow", x, y, type=x.type), a, b)
+    return _apply(low, _power_of, a, b)
+
+
+def _power_of(x: Expr, y: Expr) -> Expr:
+    """x ** y; of a number that is the same for all elements, and mostly 2, a square has a branch of its own."""
+    general, exponent = make("pow", x, y, type=x.type), y
+    while exponent.op == "cast":
+        exponent = exponent.args[0]
+    if exponent.op != "scalar":
+        return general
+    return where(compare("eq", y, constant(2, y.type)), binary("mul", x, x), general)
 
 
 for _name, _op in {

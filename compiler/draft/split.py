@@ -23,11 +23,12 @@ BUSY_THREADS = 65536
 def split_folds(program: Program) -> None:
     definitions: list[Definition] = []
     for definition in program.definitions:
-        definitions += _split(program, definition) or [definition]
+        definitions += split_fold(program, definition) or [definition]
     program.definitions = definitions
 
 
-def _split(program: Program, whole: Definition) -> list[Definition] | None:
+def split_fold(program: Program, whole: Definition) -> list[Definition] | None:
+    """The folds of its parts and of what they found; None where it stays one."""
     if not whole.reduced or whole.kind not in (*IDENTITY, *JOINED):
         return None
     if whole.kind in ("max", "min") and whole.type not in ("float", "double"):

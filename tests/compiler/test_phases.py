@@ -194,3 +194,34 @@ def reference(x, ids, edge):
     kernel = kernel_of(tmp_path, reference, ((3, 64),))
     with pytest.raises(NoProgram, match="max_pool2d"):
         source(kernel.spec, reference)
+
+
+HANDED_ON = """\
+import torch
+
+
+def reference(x):
+    scale = x.abs().amax(0).clamp(min=1e-6)
+    rows = x - torch.logsumexp(x, 1, keepdim=True)
+    return {"scaled": x / scale, "balanced": rows - torch.logsumexp(rows, 0), "unit": x / x.square().sum().sqrt()}
+"""
+LARGE, SMALL = {"rows": 4096, "cols": 4096}, [{"rows": 3, "cols": 17}, {"rows": 70, "cols": 64}, {"rows": 1, "cols": 4}]
+OWN = {"x": "in rows cols", **dict.fromkeys(("scaled", "balanced", "unit"), "out rows cols")}
+
+
+def test_large_reductions_are_kernels_of_their_own_that_hand_on_in_memory(tmp_path):
+    """A block for all of it took 150 us for balanced rows of 256 x 256, and a thread to a column 3 ms for 4096 x 4096 (H200)."""
+    kernel = folder_of(tmp_path, made([LARGE, *SMALL], timed=1, tensors=OWN), HANDED_ON)
+    for device in ("cpu", "cuda"):
+        check_text(kernel, source(kernel.spec, HANDED_ON, device=device), tmp_path, device, (1, 2, 3))
+    meaning = Meaning(kernel.spec, HANDED_ON)
+    schedule = meaning.first_schedule("sm_90", "cuda")
+    sketches = [plan.sketch.sketch for plan in schedule.versions["float32"][0].kernels]
+    # The largest of columns; of rows two sums in one pass, the whole's in parts; two reductions of columns; the parts' sum; the maps.
+    assert sketches == ["columns", "rows", "columns", "columns", "rows", "elements"]
+
+
+def test_what_one_block_does_at_once_stays_in_one(tmp_path):
+    spec = made([{"rows": 8, "cols": 64}], tensors=OWN)
+    schedule = Meaning(spec, HANDED_ON).first_schedule("sm_90", "cuda")
+    assert [plan.sketch.sketch for plan in schedule.versions["float32"][0].kernels] == ["phases"]

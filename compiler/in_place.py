@@ -1,0 +1,72 @@
+"""What kernels hand on in memory, and that nothing is read after it was overwritten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from compiler.draft.expressions import Expr, loads_of, symbols_of
+from compiler.draft.index import joined
+from compiler.draft.partition import ROW, Member
+from compiler.frontend import NoProgram
+from compiler.kernel import PackedKernel
+
+if TYPE_CHECKING:
+    from compiler.program import KernelProgram
+
+
+def check_memory(program: KernelProgram, apart: bool) -> None:
+    """What goes through memory, and what would be read after it was overwritten. `apart`: the former may. Raises NoProgram."""
+    outputs = set(program.outputs.values())
+    written: set[str] = set()
+    for kernel in program.kernels:
+        made = kernel.made
+        for load in loads_of(kernel.roots):
+            buffer = load.args[0]
+            if buffer not in made and buffer.text not in program.inputs and buffer not in outputs | {*program.scratch}:
+                if not apart:
+                    raise NoProgram(f"the reference goes through memory at {buffer.name}: that needs a workspace")
+                program.scratch.append(buffer)
+                buffer.text = program.lowered.name(f"kept_{buffer.name}")
+            if buffer.text in written and buffer not in made and buffer not in outputs:
+                raise NoProgram(f"{buffer.text} is read after another kernel has overwritten it")
+        _check_in_place(program, kernel)
+        written |= {b.text for b in program.stored(kernel)} & set(program.inputs)
+
+
+def _check_in_place(program: KernelProgram, kernel: PackedKernel) -> None:
+    """A tensor that is read and written: every thread may read of it only what it writes itself."""
+    stored = program.stored(kernel)
+    for buffer in stored:
+        given = program.inputs.get(buffer.text)
+        if given is None:
+            continue
+        writers = [m for m in kernel.members if buffer in m.definition.outs]
+        folded = any(m.definition.reduced or m.per_row for m in writers)
+        for load in loads_of(kernel.roots):
+            if load.args[0] is not given:
+                continue
+            own = any(_is_own(program, load, writer) for writer in writers)
+            if not own or (folded and not _is_read_before(program, kernel, load)):
+                raise NoProgram(f"{buffer.text} is changed in place, and a thread would read what another one writes")
+
+
+def _is_read_before(program: KernelProgram, kernel: PackedKernel, load: Expr) -> bool:
+    """Whether all threads of a row read one element before the reductions at which they meet: what is written once a row is written later."""
+    within = {kernel.pack, program.lane, *(loop for loop, _ in kernel.inner), *kernel.loops}
+    return kernel.layout == ROW and any(m.definition.reduced for m in kernel.members) and not symbols_of(load) & within
+
+
+def _is_own(program: KernelProgram, load: Expr, writer: Member) -> bool:
+    """Whether a load is of the element that a thread writes, and no other thread writes that."""
+    if joined(load.args[1] - writer.places[0]) != 0:
+        return False
+    if load.op == "load" or writer.by is None:
+        return load.op == "load" and writer.by is None
+    place, stride = writer.by
+    told = loads_of([place])
+    distinct = {t.name for t in program.spec.inputs if all(v.split(":")[0] in DISTINCT for v in t.values)}
+    return load.args[2:] == (stride, place) and all(e.args[0].text in distinct for e in told)
+
+
+DISTINCT = ("distinct", "permutation")
+"""Values of integers of which no two name one place."""
