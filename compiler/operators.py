@@ -63,11 +63,17 @@ def table_of(program: Program, held: torch.Tensor) -> Value:
     return program.formula(held.shape, held.dtype, element, "table")
 
 
+MOST_COST = 4096
+"""Instructions of an operand's element: a table that doubled seven times was an expression of 16384 branches, and its product 200,000 lines."""
+
+
 def _product(before, low: Lowering, a: Value, b: Value):
     """A product of matrices as sums: of vectors it is a reduction like any other; what else it is part of says its kernel."""
     found = before(low, a, b)
     if found is not None or low.program.settles or len(a.shape) != len(b.shape) or len(a.shape) < 2:
         return found
+    if max(low.probe(one).cost for one in (a, b)) > MOST_COST:
+        return None
     batch, rows, columns, depth = a.shape[:-2], a.shape[-2], b.shape[-1], a.shape[-1]
     type = COMPUTED[low.dtype]
 

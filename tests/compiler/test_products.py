@@ -7,6 +7,7 @@ import re
 import pytest
 
 from compiler.compile import Meaning, source
+from compiler.frontend import NoProgram
 from compiler.products import ProductKernel
 from kernels import catalog
 from kernels.spec import Spec
@@ -94,6 +95,14 @@ def test_where_there_are_no_warp_groups(form, missing, tmp_path):
     for word in missing:
         text = text.replace(word, "MISSING" if word.startswith("__CUDA_ARCH_F") else "0")
     right(tmp_path, cut(text, 128, 64, 1))
+
+
+def test_an_operand_that_is_a_table_made_by_doubling_is_refused(tmp_path):
+    spec, reference = written(tmp_path, "float32, both along")
+    table = "h = x[0, :1, :1] * 0 + 1\n    for _ in range(7):\n        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)], 0)\n"
+    reference = reference.replace("    return", f"    {table}    return").replace("x @ w.T", "(h @ h)[0, 0] + x @ w.T")
+    with pytest.raises(NoProgram, match="the reference calls b?mm"):
+        source(spec, reference)
 
 
 def test_a_sum_that_is_not_finite_is_taken_again(tmp_path):
