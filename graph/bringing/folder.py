@@ -130,7 +130,12 @@ class Folder(Binding, Reference):
                 rows.append((elements, key))
         rows.sort(key=lambda one: one[0])
         if len(rows) > 3 * EACH:
-            rows = [rows[at * len(rows) // (3 * EACH)] for at in range(3 * EACH)]
+            taken = [rows[at * len(rows) // (3 * EACH)] for at in range(3 * EACH)]
+            seen = {dtype for dtype in self.dtypes if any(f"dtype={dtype!r}" in key for _, key in taken)}
+            left = [
+                next(row for row in rows if f"dtype={dtype!r}" in row[1]) for dtype in self.dtypes if dtype not in seen
+            ]
+            rows = sorted([*taken, *left], key=lambda one: one[0])
         lines = []
         for at, (_elements, key) in enumerate(rows):
             last = at == len(rows) - 1

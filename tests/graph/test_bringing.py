@@ -432,3 +432,17 @@ def test_a_size_at_which_alone_the_steps_work_is_a_number(frozen: Path) -> None:
     assert [tensor.shape[1] for tensor in spec.tensors] == ["96", "96"], spec.tensors
     lines = [line for line in check(str(frozen / "made"), None, lambda _said: None) if line.what == "reference"]
     assert [line.kind for line in lines] == ["right"], (said, lines)
+
+
+def test_every_dtype_keeps_a_workload(frozen: Path) -> None:
+    text = FROZEN["tests/test_y.py"].replace(
+        '"rows,scale", [(40, 0.5), (60, 0.25)]', '"rows,scale", [(n, 0.5) for n in range(40, 84)] + [(99, 0.25)]'
+    )
+    text = text.replace(
+        "torch.randn(rows, 8,", "torch.randn(rows, 8, dtype=torch.float16 if rows == 45 else torch.float32,"
+    )
+    text = text.replace(".float())", ".to(x.dtype))")
+    (frozen / "tests/test_y.py").write_text(text)
+    list(bring(f"{frozen}/tests/test_y.py::test_scaled", frozen / "engine_y/ops.py", "scaled", frozen / "made"))
+    spec = catalog.load(str(frozen / "made")).spec
+    assert set(spec.dtypes) == {workload.dtype for workload in spec.workloads} == {"float16", "float32"}
