@@ -431,7 +431,7 @@ class HostFile:
 
     def text(self, schedule: Schedule) -> str:
         body = "\n".join([*self.texts, *self.entries])
-        without = [] if "__nv_fp8" in body else ["#define WITHOUT_FP8"]
+        without = [] if "__nv_fp8" in body or "float8_e4m3fn" in body else ["#define WITHOUT_FP8"]
         without += [] if "_part<" in body or "_run<" in body else ["#define WITHOUT_RAGGED"]
         without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
         without += [] if "launch_with_shared<" in body else ["#define WITHOUT_STREAMS"]

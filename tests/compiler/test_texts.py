@@ -256,3 +256,22 @@ def test_what_a_pack_or_a_row_writes_in_parts_is_right_in_the_emulation(form, tm
         lane = text[text.index("load_inside<24, 8>(x") :].split("#pragma unroll", 2)[2].split("store_rounded", 1)[0]
         assert "if (" not in lane and "? to_float" not in lane, "no lane jumps around a conversion"
     check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
+
+
+def test_a_text_that_only_rounds_to_float8_has_its_prelude() -> None:
+    from compiler.compile import source
+    from kernels.spec import Size, Spec, Tensor, Workload
+
+    spec = Spec.model_validate(
+        {
+            "name": "rounded", "summary": "out = x rounded to float8", "axes": ("n",), "dtypes": ("float32",),
+            "arguments": (
+                Tensor(name="x", role="input", shape=("n",)), Tensor(name="out", role="output", shape=("n",)), Size(name="n"),
+            ),
+            "workloads": (Workload(axes={"n": 64}, dtype="float32"),),
+        }
+    )  # fmt: skip
+    text = source(
+        spec, "import torch\n\n\ndef reference(x):\n    return {'out': x.to(torch.float8_e4m3fn).to(x.dtype)}\n"
+    )
+    assert "round_to_float8_e4m3fn" in text and "#define WITHOUT_FP8" not in text
