@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from compiler.steps import picked, stacked
+from compiler.steps import pick_row, stack_rows
 
 
 def _bincount(x, weights=None, minlength=0):
@@ -124,5 +124,5 @@ COMPOSED: dict[Any, Any] = {
     torch.Tensor.masked_scatter: _masked_scatter, torch.masked_scatter: _masked_scatter, torch.linalg.cross: _cross,
     torch.histc: _histc, torch.Tensor.histc: _histc,
     torch.bincount: _bincount, torch.Tensor.bincount: _bincount, torch.repeat_interleave: _repeat_interleave,
-    torch.Tensor.repeat_interleave: _repeat_interleave, torch.nn.functional.one_hot: _one_hot, torch.stack: stacked, torch.Tensor.__getitem__: picked, torch.nn.functional.linear: _linear,
+    torch.Tensor.repeat_interleave: _repeat_interleave, torch.nn.functional.one_hot: _one_hot, torch.stack: stack_rows, torch.Tensor.__getitem__: pick_row, torch.nn.functional.linear: _linear,
 }  # fmt: skip

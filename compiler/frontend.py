@@ -77,7 +77,7 @@ def trace(spec: Spec, reference: str, dtype: str) -> Traced:
     for tensor in spec.tensors:
         if (kind := dtype if tensor.dtype == "T" else tensor.dtype) in NOT_COMPILED:
             raise NoProgram(f"{tensor.name} is of {kind}, which no kernel of the compiler's reads or writes")
-    found: dict[str, Any] = {steps.LOOPED: steps.looped}
+    found: dict[str, Any] = {steps.LOOPED: steps.run_loop}
     try:
         reference = steps.rewritten(reference)
         exec(compile(reference, "reference.py", "exec"), found)

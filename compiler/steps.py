@@ -1,6 +1,6 @@
 """A reference's loop over steps stays a loop: one step is traced, at an open step, from what the step before has left.
 
-`for t in range(...)` in the reference's own body becomes a call of `looped`; what a step appends to a list or writes at its own place is a row of
+`for t in range(...)` in the reference's own body becomes a call of `run_loop`; what a step appends to a list or writes at its own place is a row of
 a tensor. Lowered, it is a definition of kind `steps`, and each element of what is carried has a thread that goes through all steps.
 """
 
@@ -35,7 +35,7 @@ COUNTS: dict[int, Any] = {}
 """Steps of the loops of the reference that is being traced."""
 
 
-class Rows(list):
+class StepRows(list):
     """What a loop has appended to a list: `tensor` has a row for each step, behind what the list had before."""
 
     def __init__(self, before: list, tensor: torch.Tensor) -> None:
@@ -44,19 +44,19 @@ class Rows(list):
 
     def __getitem__(self, key):
         if key == slice(None, None, -1) and not len(self):
-            return Rows([], self.tensor.flip(0))
+            return StepRows([], self.tensor.flip(0))
         raise NoDraft("what a loop appends is read otherwise than by torch.stack")
 
 
-def stacked(tensors, dim=0):
-    if not isinstance(tensors, Rows):
+def stack_rows(tensors, dim=0):
+    if not isinstance(tensors, StepRows):
         return torch.stack(tensors, dim)
     dim %= tensors.tensor.dim()
     rows = tensors.tensor.movedim(0, dim)
     return torch.cat([*(one.unsqueeze(dim) for one in list.__iter__(tensors)), rows], dim) if len(tensors) else rows
 
 
-def picked(x: torch.Tensor, key: Any) -> torch.Tensor:
+def pick_row(x: torch.Tensor, key: Any) -> torch.Tensor:
     """`x[key]`; torch itself takes an open number in a key for the one that it stands for now."""
     parts = list(key) if isinstance(key, tuple) else [key]
     if not any(isinstance(part, torch.SymInt) for part in parts) or any(
@@ -78,12 +78,12 @@ def picked(x: torch.Tensor, key: Any) -> torch.Tensor:
 
 
 @torch.library.custom_op("astrolabe::carried", mutates_args=())
-def carried(start: torch.Tensor, at: int) -> torch.Tensor:
+def carry(start: torch.Tensor, at: int) -> torch.Tensor:
     """What the step before has left."""
     return start.clone()
 
 
-@carried.register_fake
+@carry.register_fake
 def _(start, at):
     return torch.empty_like(start)
 
@@ -101,7 +101,7 @@ def _(start, now, rows, loop):
     return [torch.empty_like(one) for one in start] + [row.new_empty([COUNTS[loop], *row.shape]) for row in rows]
 
 
-def looped(limits: tuple, body: Callable[..., Any], start: tuple, filled: tuple) -> tuple:
+def run_loop(limits: tuple, body: Callable[..., Any], start: tuple, filled: tuple) -> tuple:
     """(what is carried, lists and tensors that the loop fills) behind it."""
     begin, end, by = (0, *limits, 1) if len(limits) == 1 else (*limits, 1)[:3]
     if not any(isinstance(limit, torch.SymInt) for limit in limits):
@@ -114,7 +114,7 @@ def looped(limits: tuple, body: Callable[..., Any], start: tuple, filled: tuple)
     COUNTS[loop] = count
     if not all(isinstance(one, torch.Tensor) for one in start):
         raise NoDraft("a loop carries something else than tensors")
-    before = tuple(carried(one, at) for at, one in enumerate(start))
+    before = tuple(carry(one, at) for at, one in enumerate(start))
     now, rows = body(begin + by * step, *before)
     if any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(start, now, strict=True)):
         raise NoDraft("what a loop carries changes its shape or type")
@@ -123,7 +123,7 @@ def looped(limits: tuple, body: Callable[..., Any], start: tuple, filled: tuple)
     done = []
     for (held, axis), rows_of in zip(filled, full, strict=True):
         if axis is None:
-            done.append(Rows(held, rows_of))
+            done.append(StepRows(held, rows_of))
             continue
         if by != 1 or begin != 0 or str(held.shape[axis]) != str(count):
             raise NoDraft("a loop writes some of a tensor's places")
@@ -144,7 +144,7 @@ def _unrolled(places: range, body: Callable[..., Any], now: tuple, filled: tuple
 
 
 def rewritten(text: str) -> str:
-    """The reference with its loops over ranges as calls of `looped`; as it is where it has none."""
+    """The reference with its loops over ranges as calls of `run_loop`; as it is where it has none."""
     tree = ast.parse(text)
     found = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "reference"), None)
     if found is None:
@@ -223,7 +223,7 @@ def _loop(loop: ast.For, known: set[str], later: set[str]) -> list[ast.stmt] | N
 
 
 @dataclass(frozen=True)
-class Loop:
+class StepLoop:
     variable: sympy.Symbol
     count: Index
     start: list[Value]
@@ -233,7 +233,7 @@ class Loop:
 
 @dataclass(eq=False)
 class StepsDefinition(Definition):
-    loop: Loop | None = None
+    loop: StepLoop | None = None
 
 
 @lowers("astrolabe.carried.default")
@@ -258,7 +258,7 @@ def _steps(low: Lowering, start, now, rows, loop):
         return make("together", *parts, type="float")
 
     definition = StepsDefinition(order, STEPS, tuple(shape), frozenset(), element, [*lasts, *full], "steps", "float")
-    definition.loop = Loop(step, count, start, now, rows)
+    definition.loop = StepLoop(step, count, start, now, rows)
     for buffer in definition.outs:
         buffer.written_by = definition
     program.definitions.append(definition)
@@ -272,7 +272,7 @@ def _steps(low: Lowering, start, now, rows, loop):
 class StepsKernel(PackedKernel):
     """A thread to each element of what is carried."""
 
-    loop: Loop | None = None
+    loop: StepLoop | None = None
     start: list[Expr] = field(default_factory=list)
     now: list[Expr] = field(default_factory=list)
     each: list[tuple[Buffer, Index, Expr]] = field(default_factory=list)
@@ -345,7 +345,7 @@ def _kernel(program, definition: StepsDefinition, outputs: set[Buffer]) -> Steps
     return kernel
 
 
-def _placed(program, other: Definition, axes, shape, loop: Loop, made, names, of_step, place):
+def _placed(program, other: Definition, axes, shape, loop: StepLoop, made, names, of_step, place):
     """(where a map's element goes, its value, whether that is in each step), at the kernel's variables; None where it reads other elements."""
     candidates = [(list(axes), False)] if tuple(other.ranges) == tuple(shape) else []
     for axis, size in enumerate(other.ranges):

@@ -77,7 +77,7 @@ class _Side:
 
     def element(self, depth: int, at: str = "") -> list[str]:
         """Lines that set `theValue`; `at` is added to the axis along which neighbours lie."""
-        lines, printed = printed_lines(self.text, self.value)
+        lines, printed = print_lines(self.text, self.value)
         wide = self.text.wide
         place, step = (
             f"firstPlace + ofPlace{'' if self.along else at}",
@@ -170,7 +170,7 @@ def whole_packs(buffer: str, rest: Index, ends: list[Index], count: int, variabl
     return [f"reinterpret_cast<uintptr_t>({buffer}) % 16 == 0", *(f"({text}) % {count} == 0" for text in asked)]
 
 
-def printed_lines(text: Text, expr: Expr) -> tuple[list[str], str]:
+def print_lines(text: Text, expr: Expr) -> tuple[list[str], str]:
     """(lines before, the value)."""
     scope = Scope(0)
     value = Printer(text, scope, [expr], {}).text(expr, scope)
@@ -192,7 +192,7 @@ def product_function(program: KernelProgram, kernel: ProductKernel, name: str, n
     given = ", ".join(f"float sumOf{at}" for at in range(count))
     made, put = [], []
     for at, store in enumerate(stores):
-        lines, value = printed_lines(text, store.value)
+        lines, value = print_lines(text, store.value)
         kept = text.stored_text(store.buffer, value)
         place, out = index_text(store.place), store.buffer.text
         made += [
@@ -274,7 +274,7 @@ def _exact(text: Text, kernel: ProductKernel, sides, wide: str, sizes: str) -> t
     lines += [*left.exact("bringLeft", "Left"), *right.exact("bringRight", "Right")]
     summed = []
     for word, side in (("fromLeft", left), ("fromRight", right)):
-        before, value = printed_lines(text, side.value)
+        before, value = print_lines(text, side.value)
         summed += ["{", *indent([*before, f"{word} = {value};"], 1), "}"]
     own = f"[[maybe_unused]] {wide} {batch}" if batch.is_Symbol else wide
     lines += [

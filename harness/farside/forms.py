@@ -333,7 +333,7 @@ def module_form(folder: str, signature: Signature, device: str) -> CallAdapter:
     module = execute(Path(folder) / "candidate.py")
     function = getattr(module, signature.entry, None)
     if isinstance(function, type) and hasattr(function, "apply") and hasattr(function, "forward"):
-        function = applied(function)
+        function = apply_of(function)
     if callable(function):
         return signature.writing(function)
     model = getattr(module, "ModelNew", None)
@@ -346,7 +346,7 @@ def module_form(folder: str, signature: Signature, device: str) -> CallAdapter:
     return signature.returning(made, positional(made.forward))
 
 
-def applied(function: Any) -> Callable[..., Any]:
+def apply_of(function: Any) -> Callable[..., Any]:
     """A torch.autograd.Function as a function of what its forward takes beside the context."""
 
     def apply(*given: Any) -> Any:

@@ -49,7 +49,7 @@ def settle(folder: str, *, gpu: bool, compilers: bool) -> None:
     if not gpu:
         os.environ["TRITON_INTERPRET"] = "1"
         if tunes:
-            bound_tuning(None, measures=False)
+            limit_tuning(None, measures=False)
         return
     os.environ["TRITON_CACHE_DIR"] = str(cache)
     for group in cache.glob("*/__grp__*"):
@@ -61,7 +61,7 @@ def settle(folder: str, *, gpu: bool, compilers: bool) -> None:
         subprocess.check_output = replaying(cache / SAID)
         subprocess.Popen = TooLate  # type: ignore[misc]
     if tunes:
-        bound_tuning(cache, measures=compilers)
+        limit_tuning(cache, measures=compilers)
 
 
 def _tunes(folder: Path) -> bool:
@@ -162,7 +162,7 @@ class Choices(dict[Any, Any]):
         return configs if len(configs) <= most else [configs[at * len(configs) // most] for at in range(most)]
 
 
-def bound_tuning(cache: Path | None, *, measures: bool) -> None:
+def limit_tuning(cache: Path | None, *, measures: bool) -> None:
     """From here on, of tuners that are made. `cache`: the folder that holds CHOSEN, None in the interpreter. Needs Triton."""
     tuners = importlib.import_module("triton.runtime.autotuner").Autotuner
     own = tuners.__init__

@@ -39,7 +39,7 @@ from nodes.workbench.arguments import (
     TryScheduleArguments,
 )
 from nodes.workbench.results import ToolResult
-from nodes.workbench.variants import MINE, fastest, make_variant, told_of_each
+from nodes.workbench.variants import MINE, describe_each, fastest, make_variant
 
 SECONDS_OF_VARIANTS, SECONDS_A_VARIANT = 15.0, 4.0
 """Of timing several forms of a source, and for each of them: such as are alike would be timed until their seconds are over, since nothing
@@ -269,7 +269,7 @@ class Workbench:
         with self._device:
             quick = self.evaluator.compare_briefly(self.evaluator.build(first), rivals, cases, seconds=seconds)
         best, wrong = self._fastest(quick, arms) if quick.pairs else (MINE, [])
-        said = told_of_each(self.store, quick, every, self.evaluator.facts.device)
+        said = describe_each(self.store, quick, every, self.evaluator.facts.device)
         for arm, (timings, _) in said.items():
             ledger.record_times(self.store, every[arm], timings)
         timings, pooled = said[best]

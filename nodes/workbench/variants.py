@@ -45,7 +45,7 @@ def fastest(quick: Quick, arms: Mapping[str, str]) -> str:
     return min(arms, key=behind)
 
 
-def told_of_each(
+def describe_each(
     store: Store, quick: Quick, arms: Mapping[str, str], device: Device
 ) -> dict[str, tuple[list[Timing], list[dict[str, Pooled]]]]:
     """What a comparison says of each of its arms (name -> hash) but the baseline: its timings, and of each, by the other arm's name, what all

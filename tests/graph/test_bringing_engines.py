@@ -192,6 +192,6 @@ def test_a_class_of_autograd_is_called_as_its_forward_says() -> None:
         def forward(ctx, x, scale):
             return x * scale
 
-    called = forms.applied(Doubled)
+    called = forms.apply_of(Doubled)
     assert forms.positional(called) == 2
     assert called(torch.ones(2), 2.0).tolist() == [2.0, 2.0]

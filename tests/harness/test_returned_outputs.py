@@ -30,7 +30,7 @@ class EmulatedCuda:
         launch(None)
         return [lambda: launch(None)]
 
-    def chain(self, graphs: list[list[Callable[[], Any]]]) -> list[Callable[[], Any]]:
+    def chain(self, graphs: list[list[Callable[[], Any]]], movable: bool) -> list[Callable[[], Any]]:
         return [step for graph in graphs for step in graph]
 
     def executable(self, graph: Any) -> Any:
