@@ -323,7 +323,7 @@ def expect(
               + NOISE_FACTOR * noise, noise being the row's largest |reference in fp64 - reference in fp32|, or the median of
                 that over the rows that show any, if larger; terms/TERMS_PER_NOISE * noise where that is more, noise being
                 LEAST_NOISE unit roundoffs at the least, up to DRIFT_AT_MOST of the row's largest |value|
-              + the smallest step of the dtype
+              + the smallest step of the dtype, and for each further term that of what it is added in: atomic additions flush subnormals
               + what ulps_of_row and share say.
     The second term is what an honest kernel that computes in fp32 shows where terms cancel; steps are no part of it (`_without_steps`,
     judging.judge_closely). Integer outputs may differ by `ulps`, one element in judging.OFF_SHARE.
@@ -364,7 +364,7 @@ def expect(
         noise = torch.maximum(NOISE_FACTOR * noise, drift)
         relative = (output.ulps or DEFAULT_ULPS[dtype]) * UNIT_ROUNDOFF[dtype]
         tolerance = size.mul_(relative)
-        tolerance += noise + SMALLEST[dtype]
+        tolerance += noise + SMALLEST[dtype] + (reference.terms() - 1) * SMALLEST[inside]
         says = f"{name}: {relative:.2g} of the value + {noise.median().item():.2g} (float32 sums of its row)"
         if output.ulps_of_row:
             tolerance += output.ulps_of_row * UNIT_ROUNDOFF[dtype] * largest

@@ -169,6 +169,18 @@ def test_tiny_outputs_are_judged_by_their_own_size():
     assert judge(torch.zeros_like(value, dtype=torch.float16), right, "float16")[0] > 1.0
 
 
+def test_every_term_of_a_sum_may_be_flushed_where_it_is_subnormal():
+    """red.global.add.f32 does so: a sparse product by atomic additions was INCORRECT at 2e-38 (H200)."""
+    kernel = catalog.load("moe_sum")
+    workload = next(w for w in kernel.spec.workloads if w.axes["topk"] == 6)
+    (x,), (out,) = kernel.spec.inputs, kernel.spec.outputs
+    inputs = {x.name: torch.full(kernel.spec.shape(x, workload.axes), 1e-38, dtype=torch.bfloat16)}
+    right = compute_expected(kernel, workload, inputs)[out.name]
+    assert float(right.value.min()) > 4 * 2.0**-126
+    assert judge(torch.zeros_like(right.value, dtype=torch.bfloat16), right, "bfloat16")[0] <= 1.0
+    assert judge(torch.full_like(right.value, -4e-38, dtype=torch.bfloat16), right, "bfloat16")[0] > 1.0
+
+
 def test_infinities_must_agree_in_sign_and_place():
 
     value = torch.tensor([1.0, float("inf"), float("-inf"), float("nan")], dtype=torch.float64)
