@@ -28,17 +28,17 @@ def is_small(program: KernelProgram, traced: Traced) -> bool:
     return int(kernel.work.subs(values)) <= SMALL_UNIT * int(kernel.units.subs(values))
 
 
-LONELY = 1 << 17
+LONG_ROW = 1 << 17
 """Elements of a row from which on one row is shared by the whole device, in parts that another kernel joins."""
 FEW_ROWS = 16
 """Rows up to which, in clusters of eight blocks, they leave most of a device idle."""
 
 
-def is_lonely(program: KernelProgram, traced: Traced) -> bool:
+def has_few_long_rows(program: KernelProgram, traced: Traced) -> bool:
     """Whether a kernel has few rows, and long ones."""
     values = program.values(traced.hints)
     sizes = [(int(k.rows.subs(values)), int(k.length.subs(values))) for k in program.kernels if k.layout == ROW]
-    return any(rows <= FEW_ROWS and length >= LONELY for rows, length in sizes)
+    return any(rows <= FEW_ROWS and length >= LONG_ROW for rows, length in sizes)
 
 
 def split_long(lowered: Lowered, hints: dict[sympy.Symbol, int]) -> None:
@@ -46,6 +46,6 @@ def split_long(lowered: Lowered, hints: dict[sympy.Symbol, int]) -> None:
     definitions: list[Definition] = []
     for one in lowered.definitions:
         rows, length = (int(product(one.ranges[axis] for axis in axes).subs(hints)) for axes in (one.kept, one.reduced))
-        long = one.kind in FOLDS and rows <= FEW_ROWS and length >= LONELY
+        long = one.kind in FOLDS and rows <= FEW_ROWS and length >= LONG_ROW
         definitions += (split_fold(lowered, one) if long else None) or [one]
     lowered.definitions = definitions

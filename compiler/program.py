@@ -15,7 +15,7 @@ import sympy
 import torch
 
 from compiler import indexing, operators, ordered, selects
-from compiler.apart import is_lonely, is_small, split_long
+from compiler.apart import has_few_long_rows, is_small, split_long
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.expressions import COMPUTED, Expr, cast
 from compiler.draft.index import FloorDiv, Index, joined, size_symbol, unflatten
@@ -164,7 +164,7 @@ def lower_program(
                 found = apart(_lowered, spec, traced, dtype, width, assumed, *rest)
                 wider = {} if how == IN_MEMORY else _wider(found)
                 found = apart(_lowered, spec, traced, dtype, vector, wider, *rest) if wider else found
-                if how in REDUCTIONS and is_lonely(found, traced):
+                if how in REDUCTIONS and has_few_long_rows(found, traced):
                     spare, tried = found, [one for one in tried if one[2] == APART]
                 elif how == APART and spare is None:
                     spare, tried = found, kept
