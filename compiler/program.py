@@ -78,7 +78,7 @@ class KernelProgram:
 
     def values(self, axes: dict[str, int]) -> dict[sympy.Symbol, int]:
         """Of the open sizes."""
-        found = {s: axes[axis] // (by if isinstance(by, int) else axes[by]) for s, (axis, by) in self.symbols.items()}
+        found = sizes_at(self.symbols, axes)
         for symbol, index in self.quotients.items():
             found[symbol] = int(index.subs(found))
         return found
@@ -93,6 +93,11 @@ class KernelProgram:
     def stored(self, kernel: PackedKernel) -> set[Buffer]:
         stored = {*self.outputs.values(), *self.scratch}
         return {out for out in kernel.made if out in stored}
+
+
+def sizes_at(symbols: dict[sympy.Symbol, tuple[str, int | str]], axes: dict[str, int]) -> dict[sympy.Symbol, int]:
+    """What the open sizes are where the axes are so long; `symbols`: see KernelProgram."""
+    return {s: axes[axis] // (by if isinstance(by, int) else axes[by]) for s, (axis, by) in symbols.items()}
 
 
 def pack_axes(spec: Spec, dtype: str, vector: int) -> dict[str, int]:
@@ -302,13 +307,7 @@ def _lowered(
             lowered, tensor, value, shapes[tensor.name], dtype_of(tensor, dtype), outputs.values()
         )
     if how == APART:
-        split_long(
-            lowered,
-            {
-                s: traced.hints[axis] // (by if isinstance(by, int) else traced.hints[by])
-                for s, (axis, by) in symbols.items()
-            },
-        )
+        split_long(lowered, sizes_at(symbols, traced.hints))
     for buffer in lowered.buffers if how == APART else ():  # as computed, not as an input is stored
         if buffer not in inputs.values() and buffer not in outputs.values() and buffer.dtype in NARROW_FLOATS:
             buffer.dtype = torch.float32

@@ -108,26 +108,11 @@ class _Side:
             f"    *reinterpret_cast<Pack<{type}, 8>*>(toHere) = eightOf;", "});",
         ]  # fmt: skip
         quick = [] if fast is None else [bring, *indent(self.copied("copy_eight"), 1), "});"]
-        if fast is None:
-            body = slow
-        elif not fast:
-            body = quick
-        else:
-            body = [f"if ({name}ByEight) {{", *indent(quick, 1), "} else {", *indent(slow, 1), "}"]
-        wide = self.text.wide
-        flag = [f"const bool {name}ByEight = {' && '.join(fast)};"] if fast else []
-        batch = self.kernel.loops_of[0]
-        own = f"[[maybe_unused]] {wide} {batch}" if batch.is_Symbol else wide
-        return [
-            *flag,
-            f"const auto {name} = [&]({own}, {wide} firstPlace, {wide} firstStep, char* toStage, int ofThread, int ofThreads) {{",
-            *indent(body, 1),
-            "};",
-        ]
+        return self.bringing(name, "Eight", "char* toStage, int ofThread, int ofThreads", fast, quick, slow)
 
     def exact(self, name: str, type: str) -> list[str]:
         """A lambda that asks for the side's part of a stage: (its first place, its first step, to)."""
-        fast, wide = self.apart(4, torch.float32), self.text.wide
+        fast = self.apart(4, torch.float32)
 
         def rounds(width: int) -> list[str]:
             lines = [
@@ -141,18 +126,30 @@ class _Side:
                 return [*lines, *indent(self.copied(f"copy_ahead<{width}>"), 1), "}"]
             return [*lines, *self.element(1), "    *toHere = theValue;", "}"]
 
-        body = rounds(4 if fast == [] else 1)
+        quick = [] if fast is None else rounds(4)
+        return self.bringing(name, "Four", "float* toStage", fast, quick, rounds(1))
+
+    def bringing(
+        self, name: str, count: str, more: str, fast: list[str] | None, quick: list[str], slow: list[str]
+    ) -> list[str]:
+        """The lambda `name`, which brings `quick` where the conditions `fast` hold, `slow` where one does not; None: they never do. `count`: of
+        a pack, in words. `more`: its parameters behind the first place and step."""
+        wide, batch, flag = self.text.wide, self.kernel.loops_of[0], f"{name}By{count}"
+        body = slow if fast is None else quick
         if fast:
-            body = [f"if ({name}ByFour) {{", *indent(rounds(4), 1), "} else {", *indent(rounds(1), 1), "}"]
-        flag = [f"const bool {name}ByFour = {' && '.join(fast)};"] if fast else []
-        batch = self.kernel.loops_of[0]
-        own = f"[[maybe_unused]] {wide} {batch}" if batch.is_Symbol else wide
+            body = [f"if ({flag}) {{", *indent(quick, 1), "} else {", *indent(slow, 1), "}"]
+        own = batch_parameter(batch, wide)
         return [
-            *flag,
-            f"const auto {name} = [&]({own}, {wide} firstPlace, {wide} firstStep, float* toStage) {{",
+            *([f"const bool {flag} = {' && '.join(fast)};"] if fast else []),
+            f"const auto {name} = [&]({own}, {wide} firstPlace, {wide} firstStep, {more}) {{",
             *indent(body, 1),
             "};",
         ]
+
+
+def batch_parameter(batch: Index, wide: str) -> str:
+    """Of a lambda; it has no name where there is one product alone."""
+    return f"[[maybe_unused]] {wide} {batch}" if batch.is_Symbol else wide
 
 
 def whole_packs(buffer: str, rest: Index, ends: list[Index], count: int, variables: set[Index]) -> list[str] | None:
@@ -188,7 +185,7 @@ def product_function(program: KernelProgram, kernel: ProductKernel, name: str, n
     keep = [at for at, p in enumerate(parameters) if not re.fullmatch(r"float sumOf\d", p)]
     parameters, arguments = [parameters[at] for at in keep], [arguments[at] for at in keep]
     wide, count = text.wide, len(kernel.sides)
-    of_batch = f"[[maybe_unused]] {wide} {batch}" if batch.is_Symbol else wide
+    of_batch = batch_parameter(batch, wide)
     given = ", ".join(f"float sumOf{at}" for at in range(count))
     made, put = [], []
     for at, store in enumerate(stores):
@@ -276,7 +273,7 @@ def _exact(text: Text, kernel: ProductKernel, sides, wide: str, sizes: str) -> t
     for word, side in (("fromLeft", left), ("fromRight", right)):
         before, value = print_lines(text, side.value)
         summed += ["{", *indent([*before, f"{word} = {value};"], 1), "}"]
-    own = f"[[maybe_unused]] {wide} {batch}" if batch.is_Symbol else wide
+    own = batch_parameter(batch, wide)
     lines += [
         f"const auto bringStage = [&]({wide} batch, {wide} first_row, {wide} first_column, {wide} start, float* left, float* right) {{",
         "    bringLeft(batch, first_row, start, left);", "    bringRight(batch, first_column, start, right);", "};",
