@@ -1,9 +1,10 @@
-"""What the README shows as a library runs as it stands there, on a smaller kernel."""
+"""What the pages show runs, and what they point to is there."""
 
 from __future__ import annotations
 
 import ast
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -18,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 def test_the_library_example_runs(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/tools.md").read_text(), re.DOTALL)
     (tmp_path / "twice").mkdir()
     for name, text in (("spec.py", SPEC), ("reference.py", REFERENCE), ("baseline.cpp", BASELINE)):
         (tmp_path / "twice" / name).write_text(text)
@@ -31,6 +32,34 @@ def test_the_library_example_runs(tmp_path: Path) -> None:
 
 
 PAGES = sorted(str(path.relative_to(REPOSITORY)) for path in REPOSITORY.glob("docs/**/*.md"))
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", *PAGES])
+def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
+    path = REPOSITORY / page
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if "://" not in target:
+            file, _, anchor = target.partition("#")
+            there = (path.parent / file).resolve() if file else path
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    assert [page for page in PAGES if f"({page}" not in readme] == []
+
+
+def test_the_readme_is_short() -> None:
+    """One screen (picture, commands, table), five uses, links."""
+    text = (REPOSITORY / "README.md").read_text()
+    assert len(text.split()) <= 650 and text.count("\n") <= 110
+    assert len(re.findall(r"^\*\*\d\. ", text, re.MULTILINE)) == 5
 
 
 @pytest.mark.parametrize("page", ["README.md", *PAGES])
@@ -47,6 +76,21 @@ def test_every_command_of_a_page_is_one(page: str) -> None:
             assert not option.startswith("--") or option in parser._option_string_actions, command
 
 
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_every_command_of_a_code_block_is_taken_whole(page: str) -> None:
+    import run as door
+
+    text = (REPOSITORY / page).read_text().replace("\\\n", " ")
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in re.findall(r"run\.py +([^\n\[]*)", block):
+            command = re.sub(r"\$\([^)]*\)", "x", line)  # what a shell puts in
+            command = re.split(r" [|&>#]", command)[0]
+            words = shlex.split(command.rstrip('"') if command.count('"') % 2 else command)
+            if "..." not in words:
+                door.parse(words)
+            assert [word for word in words if word.startswith("kernels/") and not (REPOSITORY / word).exists()] == []
+
+
 def test_the_help_lists_every_command() -> None:
     import run as door
 
@@ -54,9 +98,9 @@ def test_the_help_lists_every_command() -> None:
     assert [name for name in door.COMMANDS if not re.search(rf"^  [\w, ]*\b{name}\b", shown, re.MULTILINE)] == []
 
 
-def test_what_the_readme_points_to_is_there():
+def test_what_the_page_on_structure_points_to_is_there() -> None:
     (table,) = re.findall(
-        r"\| where \| in \| function \|\n\|-.*\n((?:\|.*\n)+)", (REPOSITORY / "README.md").read_text()
+        r"\| what \| file \| function \|\n\|-.*\n((?:\|.*\n?)+)", (REPOSITORY / "docs/structure.md").read_text()
     )
     for row in table.splitlines():
         _, _, files, names, _ = row.split("|")
