@@ -143,6 +143,8 @@ class Trial:
 
     def __init__(self, model: Any, form: Any, make: Callable[[], Any] | None = None) -> None:
         self.model, self.form, self.make = model, form, make
+        self.sharing = state_side.find_sharing(model)
+        """Which attributes lie in one memory: beside a parameter they do not in a copy."""
         self.returns: Any = None
         """The structure of what it returns."""
         self.changed: set[int] = set()
@@ -153,7 +155,10 @@ class Trial:
     def fresh(self, weights: dict[int, Any] | None = None) -> Any:
         """The module as constructed; `weights`: what stands in for its tensors, by their id()."""
         try:
-            return copy.deepcopy(self.model, weights)
+            copied = copy.deepcopy(self.model, weights)
+            if self.make is None or weights or not self.sharing or state_side.find_sharing(copied) == self.sharing:
+                return copied
+            return self.make()
         except Exception:  # torch.nn.utils.weight_norm's module cannot be copied
             if self.make is None:
                 raise
@@ -298,7 +303,7 @@ class Trial:
         """The entries of the module's state (harness/farside/module_state.py); with `far` of what changes behind thousands of calls only,
         too. Raises Unfit where it cannot be followed."""
         model, beside = self.fresh(), self.fresh()
-        before = state_side.snapshot(model)
+        before, sharing = state_side.snapshot(model), state_side.find_sharing(model)
         self.call(one, model=model)
         first = state_side.snapshot(model)
         again = self.call(other, model=model)
@@ -313,6 +318,7 @@ class Trial:
                 raise UnfitProblem(str(said)) from None
             if not entries:
                 break
+            state_side.mark_apart(entries, model, sharing)
             # a fresh module with the state that the first call has left must go on as the first one did
             alone, after = self._continued(entries, first, other)
             now, then = (self._packed(entries, snap) for snap in (after, second))
@@ -356,11 +362,15 @@ class Trial:
 
     def facts(self, small: list[torch.Tensor], other: list[torch.Tensor]) -> dict[str, Any]:
         """Whether fp64 works, whether outputs are random, which inputs they depend on; `other`: another draw."""
-        once, again = self.call(small), self.call(small, seed=6)
+        called, widened = self.fresh(), self.fresh()
+        once, again = self.call(small, model=called), self.call(small, seed=6)
         is_random = self.drew or not same(once, again)
+        lasting = self.sharing & state_side.find_sharing(called)
         try:
-            self.call(small, wide=True)
+            self.call(small, wide=True, model=widened)
             wide = not is_random  # another dtype draws other masks
+            # double() leaves an attribute where it was, which is written to no longer where it is read
+            wide = wide and lasting <= state_side.find_sharing(widened)
         except Exception:  # noqa: BLE001, an operator has no fp64 form: the answer that was asked for
             wide = False
         matters = []

@@ -114,6 +114,41 @@ def alike(one: Any, other: Any) -> bool:
     return True
 
 
+def find_sharing(model: Any) -> set[tuple[tuple[str, str], tuple[str, str]]]:
+    """Pairs (path, name), either way round, of a module's parameters, buffers and attributes that lie in the same memory."""
+    import torch
+
+    spans = []
+    for path, name, value in attributes(model):
+        leaves: list[Any] = []
+        try:
+            nest(value, leaves)
+        except (TypeError, RecursionError):
+            continue
+        for one in leaves:
+            if isinstance(one, torch.Tensor) and one.numel():
+                last = sum((n - 1) * step for n, step in zip(one.shape, one.stride(), strict=True))
+                spans.append((one.data_ptr(), one.data_ptr() + (last + 1) * one.element_size(), (path, name)))
+    found, open_ = set(), list[tuple[int, tuple[str, str]]]()
+    for first, end, at in sorted(spans):
+        open_ = [one for one in open_ if one[0] > first]
+        found |= {pair for _, other in open_ if other != at for pair in ((at, other), (other, at))}
+        open_.append((end, at))
+    return found
+
+
+def mark_apart(entries: list[dict[str, Any]], model: Any, sharing: set[Any]) -> None:
+    """Mark the entries that no longer lie where they lay as constructed, `sharing` being find_sharing() of then: what is put into these
+    must not reach what they shared memory with. Of two of which one is registered it is the other."""
+    own = {(entry["path"], entry["name"]) for entry in entries}
+    plain = {at for at in own if at[1] in vars(model.get_submodule(at[0]))}
+    moved = {(at, other) for at, other in sharing - find_sharing(model) if at in own}
+    for entry in entries:
+        at = entry["path"], entry["name"]
+        if any(one == at and (at in plain or other not in plain) for one, other in moved):
+            entry["apart"] = True
+
+
 def shape_of(snap: Any) -> list[list[Any]]:
     """[shape, dtype] of each leaf, a number's dtype its Python type."""
     return [
@@ -262,7 +297,7 @@ class ModuleState:
         for at, (shape, dtype) in enumerate(entry["leaves"]):
             one = leaves[at] if same else None
             if isinstance(one, self.torch.Tensor) and list(one.shape) == shape:
-                found.append(one)
+                found.append(self.torch.empty_like(one) if entry.get("apart") else one)
             elif dtype in ("int", "float") or (isinstance(one, (bool, int, float)) and not shape):
                 found.append(float if dtype == "float" else int if one is None else type(one))
             else:

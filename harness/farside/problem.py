@@ -138,7 +138,7 @@ class ModelAdapter:
         """Meanwhile Model's weights of that seed in this module, as load_state_dict() puts them; which of them it has not, or ""."""
         import torch
 
-        own, given = self.model.state_dict(), self.weights(seed)
+        own, given = drop_lazy(self.model.state_dict()), self.weights(seed)
         lacking = next((name for name in given if name not in own or own[name].shape != given[name].shape), "")
         given = {} if lacking else given
         before = {name: own[name].clone() for name in given}
@@ -360,7 +360,7 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
         torch.set_default_dtype(torch.float32)
         try:
             with torch.device(device if problem["made_there"] else "cpu"):
-                return dict(construct(namespace, "Model", initial, seed).state_dict())
+                return drop_lazy(construct(namespace, "Model", initial, seed).state_dict())
         finally:
             torch.set_default_dtype(before)
 
@@ -369,6 +369,13 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
 
 CONSTANT, VARIED = "constant", "varied"
 """Weights that begin as one value all over, as a bias of zeros and a norm's weight of ones, and all others."""
+
+
+def drop_lazy(weights: dict[str, Any]) -> dict[str, Any]:
+    """The others, which have a shape: a lazy layer's have none before its first call."""
+    from torch.nn.parameter import is_lazy
+
+    return {name: one for name, one in weights.items() if not is_lazy(one)}
 
 
 def move_weights(weights: dict[str, Any], which: str, seed: int) -> dict[str, Any]:
@@ -392,7 +399,7 @@ def put_weights(model: Any, weights: dict[str, Any]) -> bool:
     """Whether there is something to put and the module has all of it, by name and shape."""
     import torch
 
-    own = model.state_dict()
+    own = drop_lazy(model.state_dict())
     if not weights or any(name not in own or own[name].shape != value.shape for name, value in weights.items()):
         return False
     with torch.no_grad():

@@ -112,6 +112,8 @@ class StateEntry(Frozen):
     """[shape, dtype] of each, a number's dtype its type in Python."""
     initial: Any = None
     """What it is before the first call; not given where that is of the same kind."""
+    apart: bool = False
+    """Whether it begins in memory of another, and no longer lies there behind a call."""
 
     @property
     def label(self) -> str:

@@ -140,6 +140,75 @@ def test_whether_a_first_call_has_set_the_weights_is_state_with_them():
     assert {entry["name"] for entry in entries} == {"loc", "initialized"}
 
 
+class Normed(nn.Module):
+    """As spectral_norm keeps it: what it calls weight begins in the memory of the one that is trained, and is another tensor behind a call."""
+
+    def __init__(self, *, trained: bool = False) -> None:
+        super().__init__()
+        self.weight_orig = nn.Parameter(torch.randn(8, 8))
+        self.register_buffer("u", torch.randn(8))
+        self.weight, self.trained = self.weight_orig.data, trained
+
+    def forward(self, x):
+        if self.trained:
+            self.weight_orig.data.mul_(0.9)
+        self.u.copy_(nn.functional.normalize(self.weight_orig @ (self.weight_orig.t() @ self.u), dim=0))
+        self.weight = self.weight_orig / self.u.norm() / (self.weight_orig.t() @ self.u).norm()
+        return x @ self.weight
+
+
+class Seen(nn.Module):
+    """An attribute that stays a parameter's memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+        self.seen = self.weight.data
+
+    def forward(self, x):
+        self.seen.mul_(0.9)
+        return x @ self.weight
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(1)
+    return make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Normed,
+        lambda: Normed(trained=True),
+        Seen,
+        lambda: torch.nn.utils.spectral_norm(nn.Linear(8, 6)),
+        lambda: nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(8, 6)), nn.BatchNorm1d(6)),
+        lambda: torch.nn.utils.parametrizations.spectral_norm(nn.Linear(8, 6)),
+        lambda: torch.nn.utils.weight_norm(nn.Linear(8, 6)),
+        lambda: torch.nn.utils.parametrizations.weight_norm(nn.Linear(8, 6)),
+    ],
+)
+def test_another_instance_with_the_state_of_a_first_one_has_its_own_weights(make):
+    """What a call puts in of the state does not reach what is none, however the two share memory as they were made."""
+    x, first, second = torch.randn(3, 4, 8), make(), make()
+    entries = Trial(make(), {"l": [{"t": 0}]}, lambda: seeded(make)).state([x[0]], [x[1]])
+    with torch.no_grad():
+        first(x[0])
+        state = module_state.ModuleState(entries, first, "cpu", ValueError)
+        buffers = [torch.zeros((rows, module_state.ROW), dtype=getattr(torch, dtype)) for dtype, rows in state.groups]
+        state.read(state.prepare(buffers), buffers)
+        names = {module_state.ModuleState.says(entry) for entry in entries}
+        before = {name: one.clone() for name, one in second.state_dict().items() if name not in names}
+        there = module_state.ModuleState(entries, second, "cpu", ValueError)
+        there.put(there.prepare([one.clone() for one in buffers]))
+        assert all(torch.equal(second.state_dict()[name], one) for name, one in before.items())
+        again = [torch.zeros_like(one) for one in buffers]
+        there.read(there.prepare(again), again)
+        assert all(map(torch.equal, again, buffers))
+        if make is Seen:
+            assert second.seen.data_ptr() == second.weight.data_ptr()
+
+
 def test_a_shape_that_follows_from_values_is_said():
     class Unique(nn.Module):
         def forward(self, x):
@@ -322,6 +391,24 @@ def test_a_second_module_of_the_same_class_has_weights_of_its_own(forward: str, 
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
     assert verdict.outcome == outcome, verdict.reason
     assert verdict.passed or "a second module" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("init", "forward"),
+    [
+        ("self.layer = torch.nn.utils.spectral_norm(nn.Linear(8, 6))", "return self.layer(x)"),
+        ("self.layer = nn.LazyLinear(6)", "return self.layer(x)"),
+        # double() leaves such a view where it was
+        ("self.layer = nn.Linear(8, 8); self.half = self.layer.weight.data[:4]",
+         "self.half.mul_(0.99); return self.layer(x)"),
+    ],
+)  # fmt: skip
+def test_a_module_passes_in_its_own_text_whatever_it_is_made_of(init: str, forward: str, tmp_path: Path):
+    path = tmp_path / "1_Layer.py"
+    path.write_text(module(init, forward) + INPUTS)
+    (verdict,) = verdicts(problem := open_problem(path, "cpu"), [module(init, forward, "ModelNew")], tmp_path)
+    problem.close()
+    assert verdict.passed, verdict.reason
 
 
 KEEP = "self.__dict__.setdefault('packed', self.weight.detach().t().contiguous())"
