@@ -37,6 +37,7 @@ from .tensors import Buffer, NoDraft, Program, SizeNeeded, Value
 from .unrolled import followed
 
 CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
+CHANGED = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
 class NothingOwn(NoDraft):
@@ -150,7 +151,8 @@ class _Draft:
             if buffer not in in_place:
                 shape = self.moved_shapes[target]
                 view = "" if shape == buffer.shape else f".view({', '.join(map(index_text, shape))})"
-                forward.lines.append(f"{target}.copy_({buffer.text}{view})")
+                leaf = ".detach()" if target in self.weights else ""  # of torch's gradients
+                forward.lines.append(f"{target}{leaf}.copy_({buffer.text}{view})")
         forward.lines += [f"{target} = {buffer.text}" for buffer, target in self.assigned.items()]
         leaves = [resolved(self._leaf(value), self.program.buffers) for value in returned]
         spec = self.exported.graph.call_spec.out_spec
@@ -277,7 +279,8 @@ class _Draft:
         if not value.is_contiguous():
             buffer.text += ".contiguous()"
         if spec.kind == InputKind.PARAMETER:
-            self.program.weights.add(buffer)
+            changed = any(one.target == spec.target for one in self.exported.graph.graph_signature.output_specs)
+            self.program.weights |= set() if changed else {buffer}
             self.weights[text] = value.dtype
         return self.program.whole(buffer, origin=buffer.name)
 
@@ -303,12 +306,12 @@ class _Draft:
         returned: list[Value | str] = []
         moved, counted = [], []
         for spec in specs:
-            if spec.kind == OutputKind.BUFFER_MUTATION and spec.target not in self.exported.attributes:
+            if spec.kind in CHANGED and spec.target not in self.exported.attributes:
                 self.overwritten.add(parameter_text(self.exported.model, spec.target))
             elif spec.kind == OutputKind.USER_INPUT_MUTATION:
                 self.overwritten.add(self.inputs[spec.target])
         for spec, argument in zip(specs, node.args[0], strict=True):
-            if spec.kind == OutputKind.BUFFER_MUTATION:
+            if spec.kind in CHANGED:
                 target = parameter_text(self.exported.model, spec.target)
                 if _is_count(argument):
                     counted.append(target)

@@ -30,7 +30,7 @@ from .autocasts import Casts, noticed, of_a_gpu
 from .limits import Int, length, limits_of
 from .lowering import size_of
 from .tensors import NoDraft, Supposed
-from .traced import Answers, TracedModule, plain, trace
+from .traced import Answers, TracedModule, plain, trace, types_by_name
 from .unscripted import unscripted
 
 MOST_ARGUMENTS = 256
@@ -184,12 +184,13 @@ def export(
     """Raises NoDraft with the exporter's own words where the module cannot be exported. `shorter`: a leaf's place and another leading
     size. `device`: what the draft is for; it matters where a module asks an input for its own. `fixed`: leading sizes are not left open."""
     warnings.filterwarnings("ignore")
-    try:
-        with noticed():
-            return _export(text, dtype, shorter, fixed, False)
-    except Casts:
-        with of_a_gpu() if device == "cuda" else contextlib.nullcontext():
-            return _export(text, dtype, shorter, fixed, True)
+    with types_by_name(device):
+        try:
+            with noticed():
+                return _export(text, dtype, shorter, fixed, False)
+        except Casts:
+            with of_a_gpu() if device == "cuda" else contextlib.nullcontext():
+                return _export(text, dtype, shorter, fixed, True)
 
 
 def _export(

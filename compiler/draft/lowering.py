@@ -244,11 +244,12 @@ def _item(program: Program, node: fx.Node, values: dict[fx.Node, Any]) -> None:
         raise NoDraft(f"the module calls {node.target} on what is no tensor")
     bound = {symbol.name for symbol in node.meta.get("unbacked_bindings") or {}}
     asked = any(bound & supposed.names for supposed in program.supposed)
-    if not isinstance(node.meta.get("val"), torch.SymInt) and not asked:
+    is_size = isinstance(node.meta.get("val"), torch.SymInt)
+    if not is_size:
         values[node] = program.reshape(values[of], ())
-        return
-    library.read_number(program, values[of], node)
-    _name_sizes(program, node)
+    if is_size or asked:
+        library.read_number(program, values[of], node)
+        _name_sizes(program, node)
 
 
 def _name_sizes(program: Program, node: fx.Node) -> None:

@@ -26,6 +26,8 @@ from .attributes import Left, followed_attributes
 from .lowering import LOWERINGS
 from .tensors import NoDraft
 
+NEVER = -(1 << 62)
+"""What no number is below that a module compares."""
 SOME = 60
 """What a size that depends on values is when the module's code asks whether there are any."""
 KEPT = (
@@ -94,8 +96,11 @@ def _sizes_are_some(answers: Answers, left: Left) -> Iterator[list[tuple[frozens
         at, value = read, item(tensor)
         read = at  # torch's modes ask once more inside
         if tensor.dtype != torch.bool:
-            if isinstance(value, torch.SymInt) and at < len(answers.numbers):
+            if isinstance(value, (torch.SymInt, torch.SymFloat)) and at < len(answers.numbers):
                 number_of[value.node.expr] = answers.numbers[at]
+                torch.ops.aten._assert_scalar.default(
+                    value > NEVER, ""
+                )  # which reads it, so that it stays in the graph
             read += 1
         return value
 
@@ -113,7 +118,7 @@ def _sizes_are_some(answers: Answers, left: Left) -> Iterator[list[tuple[frozens
                 holds = choice_of[expr] = answers.choices[chosen]
                 chosen += 1
             elif isinstance(expr, Relational) and symbols and symbols <= number_of.keys() | env.size_like:
-                shipped = {one: sympy.Integer(number_of.get(one, SOME)) for one in symbols}
+                shipped = {one: sympy.sympify(number_of.get(one, SOME)) for one in symbols}
                 holds = expr.subs(shipped) == sympy.true
             if holds is None:
                 raise
@@ -218,6 +223,24 @@ def _of_sizes(made: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return torch.stack([torch.scalar_tensor(one, **named) for one in data])
 
     return new_tensor
+
+
+@contextlib.contextmanager
+def types_by_name(device: str) -> Iterator[None]:
+    """Meanwhile `x.type()` answers as on `device`, and `x.type("torch.FloatTensor")` casts there: what is followed lies on none."""
+    by_type, of_device = torch.Tensor.type, {"cuda": torch.cuda}.get(device, torch)
+    kinds = [getattr(of_device, name) for name in dir(torch) if name.endswith("Tensor") and name != "Tensor"]
+    names = {kind: f"{kind.__module__}.{kind.__name__}" for kind in kinds if hasattr(kind, "dtype")}
+    casts = {at: kind.dtype for kind, name in names.items() for at in (kind, name)}
+    of_dtype = {kind.dtype: name for kind, name in names.items()}
+
+    def type_of(tensor: torch.Tensor, dtype: Any = None, *more: Any, **named: Any) -> Any:
+        if dtype is None and not named:
+            return of_dtype.get(tensor.dtype) or by_type(tensor)
+        return by_type(tensor, casts.get(dtype, dtype), *more, **named)
+
+    with patch.object(torch.Tensor, "type", type_of):
+        yield
 
 
 @contextlib.contextmanager

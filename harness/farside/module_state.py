@@ -262,7 +262,7 @@ class ModuleState:
             self._own(entry, holder) for entry, holder in zip(entries, self.holders, strict=True)
         ]
         self.on_host = any("initial" in entry for entry in entries) or any(
-            isinstance(one, type) for own in self.own for one in own
+            isinstance(one, type) or one.device.type != device for own in self.own for one in own
         )
         """Whether some of it is the host's, so that no graph can hold a call."""
 
@@ -363,6 +363,7 @@ class ModuleState:
         for buffer in buffers:
             buffer.zero_()
         to, of = [], []
+        constructed = {id(one) for own in self.own for one in own}
         for entry, holder, there in zip(self.entries, self.holders, views, strict=True):
             value = self._value(holder, entry["name"])
             leaves: list[Any] = []
@@ -395,7 +396,7 @@ class ModuleState:
                     raise self.refused(f"its state {self.says(entry)} has shape {list(leaf.shape)}, Model's {shape}")
                 if any(one.data_ptr() <= leaf.data_ptr() < one.data_ptr() + one.nbytes for one in buffers):
                     raise self.refused(f"its state {self.says(entry)} lies in the memory that it is copied to")
-                if leaf.device != view.device:
+                if leaf.device != view.device and id(leaf) not in constructed:  # which Model.to() may leave where it is
                     raise self.refused(f"its state {self.says(entry)} is on {leaf.device}, should be on {view.device}")
                 to.append(view)
                 of.append(leaf.detach())

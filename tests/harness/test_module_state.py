@@ -542,3 +542,15 @@ def test_a_module_that_is_wrong_in_one_call_of_97_is_found(stateful: bool, opene
     problem = opened(module(init or "pass", f"{keeps}return x.exp()") + INPUTS)
     (verdict,) = verdicts(problem, [module(init or "pass", wrong, "ModelNew")], tmp_path / "store")
     assert verdict.outcome is Outcome.INCORRECT and "of 128 in a row" in verdict.reason, verdict.reason
+
+
+def test_what_the_constructor_leaves_on_the_host_is_read_there_and_what_a_call_leaves_there_is_refused():
+    """A plain attribute does not move with its module: a cache is the host's until a call has moved it."""
+    model = Everything()
+    entries = Trial(Everything(), {"l": [{"t": 0}]}).state([torch.randn(4, 8)], [torch.randn(4, 8)])
+    state = module_state.ModuleState(entries, model, "cpu", ValueError)
+    buffers = [torch.empty((rows, 64), dtype=getattr(torch, dtype), device="meta") for dtype, rows in state.groups]
+    state.read(state.prepare(buffers), buffers)
+    model.mean = model.mean.clone()
+    with pytest.raises(ValueError, match="mean is on cpu, should be on meta"):
+        state.read(state.prepare(buffers), buffers)

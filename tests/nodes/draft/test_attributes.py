@@ -1,5 +1,7 @@
 """What forward leaves in attributes of Model and of its parts, and what a part looks at before it sets itself up."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 
@@ -111,3 +113,72 @@ def test_a_table_in_a_plain_attribute_is_no_weight(tmp_path):
     pair = Pair(text, tmp_path)
     pair.check(0, pair.inputs(0), as_written=None)
     assert "_prepare_weights" not in pair.source
+
+
+CHANGED = {
+    "a weight that is scaled before it is used": (
+        "with torch.no_grad():\n    self.w.copy_(self.w / self.w.norm())\nreturn (x * self.w).exp()"
+    ),
+    "a weight that is read after it has moved": "self.w.data.mul_(0.5).add_(x.mean(0)); return x.exp() * self.w",
+    "what a product takes": "self.v.data.copy_(self.v / self.v.sum()); return (x @ self.v).exp()",
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_parameter_that_forward_changes_in_place_changes(name, tmp_path):
+    constructor = "self.w, self.v = nn.Parameter(torch.rand(37)), nn.Parameter(torch.rand(37, 6))"
+    pair = Pair(problem(CHANGED[name], f"[{BATCH}]", constructor), tmp_path)
+    torch.manual_seed(0)
+    eager = pair.reference.Model()
+    torch.manual_seed(0)
+    ours = pair.candidate.ModelNew()
+    for seed in range(3):
+        pair.check(seed, pair.inputs(seed))
+        (x,) = pair.inputs(seed)
+        torch.testing.assert_close(ours(x), eager(x))  # with gradients on
+        torch.testing.assert_close(type(ours).forward.__wrapped__(ours, x), eager(x))  # in Python
+        torch.testing.assert_close(ours.state_dict(), eager.state_dict())
+
+
+def test_a_type_that_is_asked_for_by_name_is_that_of_the_drafts_device(tmp_path):
+    text = problem(
+        "y = x.new_zeros(37).type(x.type()) + (x > 0).type(torch.FloatTensor)\n"
+        "return (y.exp() if x.type() == 'torch.FloatTensor' else y).type('torch.DoubleTensor'), (x * 9).type(torch.int32)",
+        f"[{BATCH}]",
+    )
+    pair = Pair(text, tmp_path)
+    pair.check(0, pair.inputs(0))
+    source = draft.draft(
+        text.replace("torch.FloatTensor", "torch.cuda.FloatTensor").replace("torch.D", "torch.cuda.D"), "cuda"
+    )
+    assert "own_" in source and "exp" in source
+
+
+def test_a_number_that_is_compared_is_asked_anew(tmp_path):
+    """Of a part that sets itself up by its first batch; and a share, which the draft goes on with."""
+    part = (
+        "class Part(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.loc = nn.Parameter(torch.zeros(1, 37))\n"
+        "        self.register_buffer('begun', torch.tensor(0, dtype=torch.uint8))\n"
+        "        self.register_buffer('share', torch.tensor(0.25))\n"
+        "    def forward(self, x):\n"
+        "        if self.begun.item() == 0:\n"
+        "            self.loc.data.copy_(-x.mean(0, keepdim=True))\n"
+        "            self.begun.fill_(1)\n"
+        "        share = self.share.item()\n"
+        "        return (x + self.loc).exp() * share if share > 0.1 else x\n"
+        "self.parts = nn.ModuleList([Part(), Part()])"
+    )
+    pair = Pair(problem("return self.parts[1](self.parts[0](x))", f"[{BATCH}]", part), tmp_path)
+    pair.check(0, pair.inputs(0), as_written=True)
+    eager, ours = pair.reference.Model(), pair.candidate.ModelNew()
+    for seed, share in enumerate((0.25, 0.5, 0.0, 0.75)):
+        (x,) = pair.inputs(seed)
+        for model in (eager, ours):
+            model.parts[1].share.fill_(share)
+        with patch.object(type(ours), "as_written", autospec=True, side_effect=type(ours).as_written) as asked:
+            torch.testing.assert_close(ours(x), eager(x))
+        assert asked.called == (seed == 0 or share == 0.0)
+        torch.testing.assert_close(ours.state_dict(), eager.state_dict())
