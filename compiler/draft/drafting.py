@@ -278,6 +278,8 @@ class _Draft:
         buffer.text = f"{text}.to(device)" if stays else text  # an attribute that Model.to() leaves where it is
         if not value.is_contiguous():
             buffer.text += ".contiguous()"
+        elif stays:
+            self.program.elsewhere[buffer] = text
         if spec.kind == InputKind.PARAMETER:
             changed = any(one.target == spec.target for one in self.exported.graph.graph_signature.output_specs)
             self.program.weights |= set() if changed else {buffer}

@@ -236,7 +236,7 @@ def _export(
                     if not isinstance(leaf.value, torch.Tensor) and place not in floats
                 }  # fmt: skip
                 return Exported(
-                    traced.program, model, leaves, _holders(inputs, names), ast.unparse(taken.arguments), taken.names,
+                    traced.program, model, leaves, taken.rest(inputs) + _holders(inputs, names), ast.unparse(taken.arguments), taken.names,
                     taken.left_out(len(inputs)), taken.call, floats, constants, attributes,
                     [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left,
                 )  # fmt: skip
@@ -431,6 +431,11 @@ class Arguments:
         """Those of `*args` as `args[0]` and so on."""
         star = self.arguments.vararg
         return self.listed + ([f"{star.arg}[{place}]" for place in range(MOST_ARGUMENTS)] if star is not None else [])
+
+    def rest(self, inputs: list[Any]) -> list[tuple[str, tuple]]:
+        """What of the inputs is in `*args`, with its name."""
+        star = self.arguments.vararg
+        return [] if star is None else [(star.arg, tuple(inputs[len(self.listed) :]))]
 
     @property
     def call(self) -> str:

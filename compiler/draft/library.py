@@ -98,7 +98,9 @@ def _convolution(low, name: str, arguments: list) -> Value:
         return call_of(low, name, arguments, {})
     batched = len(a.shape) == len(weight.shape)
     own = not low.is_exact
-    if name in CONVOLUTIONS and batched and groups != 1 and groups == a.shape[1] and (own or bias is None):
+    if name in CONVOLUTIONS and batched and groups != 1 and groups == a.shape[1]:
+        if not own and bias is not None:
+            return call_of(low, name, arguments, {})  # torch's kernel begins its sum with the bias
         return depthwise(low, a, weight, bias, arguments[3], arguments[4], arguments[5], CONVOLUTIONS[name])
     if batched and own:
         from .lower_convolutions import convolution
@@ -204,6 +206,15 @@ def call_of(low, name: str, arguments, keywords):
     return tuple(None if out is None else low.program.whole(out, origin=low.name) for out in kept)
 
 
+def bring(low, buffer: Buffer, strides, offset) -> Value:
+    """A part of a tensor that the module keeps on another device, perhaps: the part alone is copied."""
+    from .lowering import shape_of
+
+    text = low.program.elsewhere[buffer]
+    view = f"({_sizes(shape_of(low.meta))}), ({_sizes(strides)}), {text}.storage_offset() + {index_text(offset)}"
+    return _emitted(low, f"{text}.as_strided({view}).to(device)", [], low.meta)
+
+
 def _emitted(low, text: str, reads, meta) -> Value:
     from .lowering import shape_of
 
@@ -274,8 +285,11 @@ def tensor_text(program, value: Value) -> str:
             return f"{{{buffer.name}}}"
         return f"{{{buffer.name}}}.view({', '.join(map(index_text, value.shape))})"
     place = "" if value.offset == 0 else f", {{{buffer.name}}}.storage_offset() + {index_text(value.offset)}"
-    shape, strides = (f"({''.join(index_text(i) + ', ' for i in numbers)})" for numbers in (value.shape, value.strides))
-    return f"{{{buffer.name}}}.as_strided({shape}, {strides}{place})"
+    return f"{{{buffer.name}}}.as_strided(({_sizes(value.shape)}), ({_sizes(value.strides)}){place})"
+
+
+def _sizes(numbers) -> str:
+    return "".join(index_text(number) + ", " for number in numbers)
 
 
 def index_text(index) -> str:

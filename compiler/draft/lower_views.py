@@ -5,11 +5,13 @@ from __future__ import annotations
 import sympy
 import torch
 
+from . import library
 from .expressions import COMPUTED, all_of, cast, compare, constant, index_value, make, masked, where
 from .index import Index, divide, flatten, modulo, number
 from .lowering import Lowering, broadcast, lowers, plain, size_of
 from .tensors import Piece, Value
 
+LIBRARY_PRODUCTS = ("aten.matmul.default", "aten.bmm.default", "aten.mm.default")
 MOST_JOINED = 4
 """Pieces up to which a concatenation is read where its pieces are; more of them are copied by torch."""
 
@@ -24,6 +26,8 @@ def reshaped(low: Lowering, a, *_, **__):
 @lowers("aten.permute.default")
 def permute(low: Lowering, a: Value, order):
     order = [axis % len(order) for axis in order]
+    if a.buffer is None and low.is_exact and all(str(user.target) in LIBRARY_PRODUCTS for user in low.node.users):
+        low.program.realise(a)  # the library sums a transposed operand in another order than a copy of it
     if a.buffer is not None:
         return low.program.strided(a, [a.shape[o] for o in order], [a.strides[o] for o in order], a.offset)
 
@@ -59,13 +63,63 @@ def expand(low: Lowering, a: Value, *_, **__):
 @lowers("aten.slice.Tensor")
 def narrow(low: Lowering, a: Value, dim=0, start=None, end=None, step=1):
     dim %= len(a.shape)
+    return _moved(low, a, {dim: (_start(low, start, a.shape[dim]), number(step))})
+
+
+def _start(low: Lowering, start, size: Index) -> Index:
+    """Where a slice of an axis begins."""
     start = number(0 if start is None else start)
     known = start.subs(low.program.hints)  # x[-n:]: the exporter has asked for its sign, too
     if known < 0 if known.is_number else known.is_negative:
-        start = sympy.expand(a.shape[dim] + start)
-    if start.is_Integer and a.shape[dim].is_Integer:
-        start = max(0, min(start, a.shape[dim]))
-    return _moved(low, a, {dim: (start, number(step))})
+        start = sympy.expand(size + start)
+    return max(0, min(start, size)) if start.is_Integer and size.is_Integer else start
+
+
+@lowers("aten.slice_scatter.default")
+def slice_scatter(low: Lowering, a: Value, part: Value, dim=0, start=None, _end=None, step=1):
+    """`a` with `part` in place of a slice: where that is all of it, `part` itself."""
+    dim %= len(a.shape)
+    first, by, size = _start(low, start, a.shape[dim]), plain(step), part.shape[dim]
+    if by == 1 and size == a.shape[dim] and part.shape == a.shape and part.dtype == a.dtype:
+        return part
+
+    def formula(position):
+        place = sympy.expand(position[dim] - first)
+        inside = [compare("ge", index_value(position[dim]), index_value(first))] if first != 0 else []
+        inside.append(compare("lt", index_value(place), index_value(size * by)))
+        if by != 1:
+            inside.append(
+                compare("eq", index_value(modulo(place, number(by), low.program.ranges)), index_value(number(0)))
+            )
+        at = list(position)
+        at[dim] = divide(place, number(by), low.program.ranges)
+        return masked(all_of(inside), cast(part.at(broadcast(part, at)), a.type), a.at(position))
+
+    return low.formula(formula)
+
+
+@lowers("aten.repeat.default")
+def repeat(low: Lowering, a: Value, counts):
+    first = len(counts) - len(a.shape)
+    ranges = low.program.ranges
+
+    def formula(position):
+        places = zip(position[first:], a.shape, counts[first:], strict=True)
+        return a.at([p if count == 1 else modulo(p, size, ranges) for p, size, count in places])
+
+    return low.formula(formula)
+
+
+@lowers("aten.unfold.default")
+def unfold(low: Lowering, a: Value, dim, _size, step):
+    """Windows along an axis, their places along a new one behind the others."""
+    if not a.shape:
+        return None
+    dim %= len(a.shape)
+    if a.buffer is not None:
+        strides = [s * step if axis == dim else s for axis, s in enumerate(a.strides)]
+        return low.program.strided(a, low.shape, [*strides, a.strides[dim]], a.offset)
+    return low.formula(lambda p: a.at([*p[:dim], p[dim] * step + p[-1], *p[dim + 1 : -1]]))
 
 
 def _moved(low: Lowering, a: Value, places: dict[int, tuple[Index, Index]]) -> Value:
@@ -73,6 +127,8 @@ def _moved(low: Lowering, a: Value, places: dict[int, tuple[Index, Index]]) -> V
     if a.buffer is not None:
         offset = a.offset + sympy.Add(*(start * a.strides[axis] for axis, (start, _) in places.items()))
         strides = [s * places[axis][1] if axis in places else s for axis, s in enumerate(a.strides)]
+        if a.buffer in low.program.elsewhere:
+            return library.bring(low, a.buffer, strides, offset)
         return low.program.strided(a, low.shape, strides, offset)
 
     def formula(position):

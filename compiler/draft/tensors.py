@@ -314,6 +314,8 @@ class Program:
         """Lines at the end of the constructor."""
         self.weights: set[Buffer] = set()
         """What the constructor knows."""
+        self.elsewhere: dict[Buffer, str] = {}
+        """Tensors of the module that `Model.to()` leaves where they are, as the module calls them."""
         self.own_products = False
         """Whether matrix products and convolutions become kernels of our own too."""
         self.settles = True

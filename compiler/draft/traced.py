@@ -32,7 +32,7 @@ SOME = 60
 """What a size that depends on values is when the module's code asks whether there are any."""
 KEPT = (
     "linear", "conv", "scaled_dot", "lstm", "gru", "rnn", "einsum", "matmul", "dropout", "cumsum", "cumprod", "pool", "norm",
-    "softmax", "loss", "diag", "cholesky", "linalg_solve", "linalg_inv",
+    "softmax", "loss", "diag", "cholesky", "linalg_solve", "linalg_inv", "index_add",
 )  # fmt: skip
 """Operators with these in their names are not decomposed: they have a lowering or stay calls of a library."""
 

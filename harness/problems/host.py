@@ -27,6 +27,7 @@ NUMBERS = {
     "c_uint32": "uint32_t", "c_uint64": "uint64_t",
 }  # fmt: skip
 VIEWS = ("view", "reshape", "as_strided", "contiguous")
+GET_ITEM = '__import__("operator").getitem'
 MARGIN = "    "
 
 
@@ -80,17 +81,19 @@ class _Translation:
 
     def __init__(self, forward: ast.FunctionDef, native: str, device: str) -> None:
         self.forward, self.native, self.device = forward, native, device
-        given = forward.args
-        if given.vararg or given.kwarg or given.kwonlyargs or not given.args:
+        given, star = forward.args, forward.args.vararg
+        if star is not None:
+            _list_arguments(forward, star.arg)
+        if given.kwarg or given.kwonlyargs or not given.args:
             raise NoHost("forward takes what has no fixed place")
         self.module, *self.arguments = [argument.arg for argument in [*given.posonlyargs, *given.args]]
         self.kinds = {name: _kind_of_argument(forward, name) for name in self.arguments}
         self.tensors: dict[str, str] = {name: f"v_{name}" for name in self.arguments if self.kinds[name] == "t"}
         self.integers: dict[str, str] = {}
         self.devices: set[str] = set()
-        self.given_away: set[str] = set()
-        """Attributes that forward has assigned: all others are read once, before anything is done."""
-        self.locals = _assigned(forward) | set(self.arguments) | {self.module}
+        self.given_away: set[tuple[tuple[str, bool], ...]] = set()
+        """Paths of attributes that forward has assigned: all others are read once, before anything is done."""
+        self.locals = _assigned(forward) | set(self.arguments) | {self.module, star.arg if star else ""}
         self.steps: list[_Step] = []
         self.objects: list[str] = []
         self.slots = list(self.arguments)
@@ -169,9 +172,10 @@ class _Translation:
             outs = ["nullptr" if name == "_" else f"&{self._slot(name)}" for name in names]
             self._inside(f"c.take({found}, {{{', '.join(outs)}}});")
             return
-        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == self.module:
-            found = f"c.tuple({{c.module(), {self._object(repr(target.attr))}, {self._python(value)}}})"
-            self.given_away.add(target.attr)
+        holder = self._path(target.value) if isinstance(target, ast.Attribute) else None
+        if isinstance(target, ast.Attribute) and holder is not None:
+            found = f"c.tuple({{{self._holder(holder)}, {self._object(repr(target.attr))}, {self._python(value)}}})"
+            self.given_away.add((*holder, (target.attr, False)))
             self._inside(f"c.drop(c.call({self._object('setattr')}, {found}));")
             return
         if not isinstance(target, ast.Name):
@@ -269,6 +273,8 @@ class _Translation:
         self.lines.append(f"if ({self._condition(node.test)}) fail({_quoted(str(message.value))}, true);")
 
     def _condition(self, node: ast.expr) -> str:
+        if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+            return _cpp(node.value)
         if isinstance(node, ast.BoolOp):
             word = " || " if isinstance(node.op, ast.Or) else " && "
             return "(" + word.join(map(self._condition, node.values)) + ")"
@@ -423,7 +429,7 @@ class _Translation:
 
     def _held(self, path: list[tuple[str, bool]]) -> str:
         """The module's tensor at a path, of which what two have in common is gone once."""
-        if not path or path[0][0] in self.given_away:
+        if not path or any(tuple(path[:count]) in self.given_away for count in range(1, len(path) + 1)):
             raise NoHost("forward gives the module itself away, or reads what it has assigned")
         parent = -1
         for place, (name, is_number) in enumerate(path):
@@ -432,6 +438,14 @@ class _Translation:
                 self.steps.append(step)
             parent = self.steps.index(step)
         return f"c.held[{parent}]"
+
+    def _holder(self, path: list[tuple[str, bool]]) -> str:
+        """A new reference to what is at a path, as Python finds it."""
+        found = "c.module()"
+        for name, is_number in path:
+            item = f"c.tuple({{{found}, c.of(int64_t({name}))}})" if is_number else ""
+            found = f"c.call({self._object(GET_ITEM)}, {item})" if is_number else f'c.method({found}, "{name}")'
+        return found
 
     def _tensor(self, node: ast.expr) -> str:
         """The tensor as C++ names it; what has no name gets a slot until the statement's end."""
@@ -671,6 +685,65 @@ class _Translation:
             ):
                 return False
         return True
+
+
+class _Listed(ast.NodeTransformer):
+    """`args[2]` as an argument of its own, `len(args) != count` as False: run() in host.h has counted them."""
+
+    def __init__(self, star: str, names: dict[int, str]) -> None:
+        self.star, self.names, self.counts, self.places = star, names, set[int](), [-1]
+
+    def name(self, place: int) -> str:
+        return self.names.get(place, f"{self.star}__{place}")
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        count = node.comparators[0]
+        if ast.unparse(node.left) != f"len({self.star})" or not isinstance(node.ops[0], ast.NotEq):
+            return self.generic_visit(node)  # type: ignore[return-value]
+        if not isinstance(count, ast.Constant) or type(count.value) is not int:
+            raise NoHost(f"forward asks whether {ast.unparse(node)}")
+        self.counts.add(count.value)
+        return ast.Constant(False)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        whole = ast.unparse(node) == f"isinstance({self.star}, tuple)"
+        return ast.Constant(True) if whole else self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        place = _place_in(node, self.star)
+        if place is None:
+            return self.generic_visit(node)  # type: ignore[return-value]
+        self.places.append(place)
+        return ast.Name(self.name(place), ast.Load())
+
+
+def _place_in(node: ast.expr, star: str) -> int | None:
+    """Which of `*args` it is."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name) or node.value.id != star:
+        return None
+    if not isinstance(node.slice, ast.Constant) or type(node.slice.value) is not int:
+        raise NoHost(f"forward reads {ast.unparse(node)}")
+    return node.slice.value
+
+
+def _list_arguments(forward: ast.FunctionDef, star: str) -> None:
+    """Makes `*args`, of which forward asks how many there are, as many arguments, by the names that it gives them."""
+    names, body = dict[int, str](), []
+    for node in forward.body:
+        place = _place_in(node.value, star) if isinstance(node, ast.Assign) else None
+        if place is None or place in names or not isinstance(node.targets[0], ast.Name):  # type: ignore[attr-defined]
+            body.append(node)
+        else:
+            names[place] = node.targets[0].id  # type: ignore[attr-defined]
+    listed = _Listed(star, names)
+    forward.body = [listed.visit(statement) for statement in body]
+    if len(listed.counts) != 1 or max([*listed.places, *names]) >= min(listed.counts):
+        raise NoHost(f"forward takes *{star} and does not ask how many those are")
+    if set(names) & set(listed.places):
+        raise NoHost(f"forward reads *{star} under two names")
+    (count,) = listed.counts
+    forward.args.args += [ast.arg(listed.name(place)) for place in range(count)]
+    forward.args.vararg = None
 
 
 def _kind_of_argument(forward: ast.FunctionDef, name: str) -> str:

@@ -216,6 +216,56 @@ def test_a_model_can_be_pickled(made):
         assert torch.equal(pickle.loads(pickle.dumps(new)).free, new.free)
 
 
+STARRED = CANDIDATE.replace(
+    "    def forward(self, x, y):\n",
+    """    def forward(self, *given):
+        if (
+            not isinstance(given, tuple)
+            or len(given) != 2
+        ):
+            return self.as_written(*given)
+        x = given[0]
+        y = given[1]
+""",
+).replace(
+    "        torch._foreach_add_", "        self.block.layers[1].left = scaled.clone()\n        torch._foreach_add_"
+)
+STARRED += """
+    def as_written(self, *given):
+        return len(given)
+"""
+
+
+@torch.no_grad()
+def test_arguments_without_names_and_attributes_of_parts(tmp_path):
+    made = types.SimpleNamespace(
+        native=model(STARRED, tmp_path), python=model(STARRED.replace("    @native.host\n", ""), tmp_path)
+    )
+    new, old = pair(made)
+    for count in (4, 1):
+        agree(new, old, torch.randn(count, 3, 5, 5))
+        assert torch.equal(new.block.layers[1].left, old.block.layers[1].left)
+    assert is_bound(made.native)
+    assert (new(), new(1), new(1, 2, 3)) == (0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("or len(given) != 2", ""),
+        ("given[1]", "given[2]"),
+        ("given[1]", "given[-1]"),
+        ("y = given[1]", "y = given[1]\n        z = given[1].contiguous()"),
+        ("device = x.device", "device = x.device\n        self.given = given"),
+        ("return same,", "return self.block.layers[1].left,"),
+    ],
+)
+def test_arguments_without_names_that_stay_pythons(old, new):
+    translate(STARRED, "cpu")
+    with pytest.raises(NoHost):
+        translate(STARRED.replace(old, new), "cpu")
+
+
 CHANGES = {
     "for i in range(3): pass": "For",
     "n = n if n else 1": "n if n else 1",

@@ -99,6 +99,17 @@ MODULES = {
         "return torch.maximum(x, y) * self.long.exp() + torch.minimum(x, y)", f"[{BATCH}, {BATCH}]",
         "self.long = nn.Parameter(torch.rand(37))",
     ),
+    "slices that are written": problem(
+        "y = torch.zeros_like(x)\ny[:, 3:20] = x[:, :17]\ny[1:, 5::3] += 1\ny[:, -4:] *= x[:, :1]\ny[:] = y * 2 + x\nreturn y", f"[{BATCH}]"
+    ),
+    "copies side by side": problem(
+        "return x.repeat(2, 3) + 1, x[:, :1].repeat(1, 37) * x, torch.tanh(x).repeat(2, 1, 2)", f"[{BATCH}]"
+    ),
+    "windows that overlap": problem("return x.unfold(1, 5, 2).mean(-1), torch.tanh(x).unfold(1, 4, 3) * 2", f"[{BATCH}]"),
+    "windows that are added up": problem(
+        "at = torch.arange(11, device=x.device).unfold(0, 4, 1).reshape(-1)\nreturn torch.zeros_like(x[:, :11]).index_add(1, at, torch.tanh(x[:, :32])) * 2",
+        f"[{BATCH}]",
+    ),
     "a view comes out": problem("y = torch.relu(x)\nreturn y.view(-1), [y[:, :3], x]", f"[{BATCH}]"),
 }  # fmt: skip
 

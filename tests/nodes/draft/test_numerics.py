@@ -51,6 +51,21 @@ def test_a_mean_that_weighs_channels_which_a_convolution_reads_is_the_library_s_
     assert "own_adaptive_avg_pool2d" in forward_of(problem(weighed.format("torch.tanh"), IMAGES, LAYERS))
 
 
+def test_a_transposed_operand_of_a_product_that_a_convolution_reads_lies_as_eagers():
+    """cuBLAS sums a transposed operand in another order than a copy of it (EfficientViT's linear attention was off by 2e-4 on an H200)."""
+    body = (
+        "v = self.one(x).flatten(2)\ny = v @ F.relu(v).transpose(1, 2) @ v\nreturn {}(self.two(y.view(-1, 24, 12, 12)))"
+    )
+    assert "relu.as_strided" in forward_of(problem(body.format("self.last"), IMAGES, LAYERS))
+    assert "relu.as_strided" not in forward_of(problem(body.format("torch.tanh"), IMAGES, LAYERS))
+
+
+def test_a_depthwise_convolution_begins_its_sum_with_the_bias_as_torch_does():
+    body = "return self.last(self.two(F.relu(self.spread(self.one(x)))))"
+    layers = LAYERS.replace("groups=24, bias=False", "groups=24")
+    assert "self.spread.weight, self.spread.bias, [1, 1]" in forward_of(problem(body, IMAGES, layers))
+
+
 def test_fp32_rounds_nowhere():
     made = forward_of(NETWORK, numerics="fp32")
     assert "torch.batch_norm(" not in made and "aten.avg_pool2d" not in made

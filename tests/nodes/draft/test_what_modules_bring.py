@@ -445,7 +445,7 @@ def test_autocast_of_a_gpu_casts_as_a_gpu_does(name):
         assert torch.randn(3, 4, dtype=torch.bfloat16).softmax(-1).dtype is torch.bfloat16
 
 
-def test_a_tensor_that_model_keeps_as_a_plain_attribute_comes_along():
+def test_a_tensor_that_model_keeps_as_a_plain_attribute_comes_along(tmp_path):
     """Model.to() leaves it where it is, and type_as moves it; a kernel was given the CPU's."""
     text = problem(
         "self.mean = self.mean.type_as(x)\nreturn (x - self.mean).tanh()", f"[{BATCH}]", "self.mean = torch.rand(37)"
@@ -453,6 +453,10 @@ def test_a_tensor_that_model_keeps_as_a_plain_attribute_comes_along():
     assert "self.mean.to(device)" in draft.draft(text, "cuda")
     text = problem("return (x - self.mean).tanh()", f"[{BATCH}]", "self.mean = torch.rand(37)")
     assert "self.mean.to(device)" in draft.draft(text, "cuda")
+    text = problem("return x * self.table[3:40]", f"[{BATCH}]", "self.table = torch.rand(5000)")
+    part = "self.table.as_strided((37, ), (1, ), self.table.storage_offset() + 3).to(device)"
+    assert part in draft.draft(text, "cuda"), "what a call does not read is not copied in each"
+    Pair(text, tmp_path).check(0, [torch.randn(5, 37)])
 
 
 def test_a_part_under_compile_is_found_whether_its_compiler_is_turned_off_or_not(tmp_path, monkeypatch):
