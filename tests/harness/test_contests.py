@@ -141,6 +141,20 @@ MATCH = ComparisonRequest(build("mine"), {"baseline": "base"})
 # --- how often -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("on", "mine", "bound"), [("plain", 8.0, 6.0), ("pdl", 8.0, None), ("pdl", 4.0, 6.0)])
+def test_beside_other_neighbours_the_bound_is_asked_for_where_the_candidate_could_be_below_half_of_it(
+    tmp_path: Any, on: Any, mine: float, bound: float | None
+) -> None:
+    session = Paper(Store(tmp_path), baseline=[10.0], candidate=[mine])
+    session.light = 6.0
+    (found,) = comparisons.time_cases(session, MATCH, [(*CASE[:2], on)])  # type: ignore[arg-type]
+    assert found.timing.light_us == bound
+    session = Paper(Store(tmp_path), baseline=[10.0], candidate=[2.0])
+    session.light = 6.0
+    with pytest.raises(ArmFailure, match="moving its bytes takes 6"):
+        comparisons.time_cases(session, MATCH, [(*CASE[:2], on)])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("mine", "samples", "median"),
     [
