@@ -213,7 +213,7 @@ class PlainDisplay(Display):
         patience_s = min(2 * self.patience_s, max(QUIET_AT_MOST_S, self.quiet_s))
         at_work = [f"{node} for {duration(clock - began)}" for node, began in self.node_began.items()]
         said = self.progress or NODES.get(next(iter(self.node_began), ""), "")
-        self._line("still at work", ": ".join(filter(None, [", ".join(at_work) or "starting", said])))
+        self._line("still at work", ": ".join(filter(None, [", ".join(at_work), said])) or "starting")
         self.patience_s = patience_s
 
     @contextmanager
@@ -240,7 +240,7 @@ class PlainDisplay(Display):
 
     @harmless
     def say(self, kind: str, text: str) -> None:
-        if self.node_began:
+        if self.node_began or kind == PROGRESS:  # `evaluate` has no nodes
             self.progress = text
         if kind == PROGRESS:
             clock = time.monotonic()

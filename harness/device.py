@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,11 @@ def warm_up() -> None:
 
 def choose(wanted: str) -> tuple[Device, str]:
     """`auto`, `cuda` or `cpu` -> (device, why). Raises DeviceError where the wanted one cannot be used."""
+    if sys.platform != "linux":
+        raise DeviceError(
+            f"candidates run in a box of Linux's, and {sys.platform} has none: "
+            "use a Linux machine, here or over SSH (docs/install.md)"
+        )
     if wanted == "cpu":
         return "cpu", "asked for"
     missing = why_no_cuda()

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from graph.commands.options import EXIT_FAILURE, AsJson, Command, RunsDir
+from harness.device import DeviceError
 from kernels.extras import install
 
 LITTLE_FREE_GIB = 5
@@ -60,9 +61,12 @@ class DoctorCommand(AsJson, RunsDir, Command):
 def look(runs_dir: Path) -> Iterator[Diagnosis]:
     yield Diagnosis("astrolabe", "ok", f"{_version()}, Python {platform.python_version()}, {platform.platform()}")
     yield from _packages()
-    yield from _device()
-    yield from _tools()
-    yield _sandbox()
+    try:
+        yield from _device()
+        yield from _tools()
+        yield _sandbox()
+    except DeviceError as error:
+        yield Diagnosis("device", "missing", str(error))
     yield from _server()
     yield _disk(runs_dir)
     yield _others()
@@ -93,11 +97,6 @@ def _device() -> Iterator[Diagnosis]:
     from harness import device
 
     on, why = device.choose("auto")
-    if sys.platform != "linux":
-        yield Diagnosis(
-            "device", "missing", f"candidates run in a box of Linux's; {sys.platform} has none: use a Linux machine"
-        )
-        return
     facts = device.facts(on)
     yield Diagnosis("device", "ok", f"{on}: {facts.name} ({facts.architecture}); {why}")
     if on == "cuda":

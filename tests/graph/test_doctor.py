@@ -57,3 +57,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)
     _, found = findings(tmp_path, capsys)
     assert found["disk"][0] == "missing" and "give --runs-dir" in found["disk"][1]
+
+
+def test_another_system_than_linux_is_one_sentence_to_the_doctor_and_to_a_run(tmp_path, capsys, monkeypatch) -> None:
+    import run as door
+
+    monkeypatch.setattr("sys.platform", "darwin")
+    code, found = findings(tmp_path, capsys)
+    assert code == 1 and found["device"][0] == "missing" and "over SSH (docs/install.md)" in found["device"][1]
+    assert door.main(["--kernel", "silu_and_mul", "--runs-dir", str(tmp_path / "runs")]) == 2
+    assert "darwin has none" in capsys.readouterr().err and not list(tmp_path.iterdir())

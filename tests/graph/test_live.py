@@ -209,6 +209,8 @@ def test_plain_lines_do_not_fall_silent():
     out = io.StringIO()
     with PlainDisplay(out, quiet_s=0.05) as view:
         wait_for(lambda: "still at work       starting" in out.getvalue())
+        view.say("harness", "checking float32 n=7")  # of `evaluate`, which has no nodes
+        wait_for(lambda: "still at work       checking float32 n=7" in out.getvalue())
         view.node_started("coder")
         view.say("asking", "a-model at localhost")
         wait_for(lambda: re.search(r"still at work +coder for [\d.]+ s: a-model at localhost", out.getvalue()))
