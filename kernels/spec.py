@@ -64,7 +64,18 @@ Symbol = Annotated[str, AfterValidator(_symbol)]
 OwnName = Annotated[Name, AfterValidator(_no_keyword)]
 
 # What a generator may put into an input. Every kernel must survive `ordinary`; a spec narrows or widens the list.
-NAMED_VALUES = ("ordinary", "large", "tiny", "zeros", "outliers", "infinities", "uniform", "scaled", "bits")
+NAMED_VALUES = (
+    "ordinary",
+    "large",
+    "tiny",
+    "zeros",
+    "outliers",
+    "infinities",
+    "zero_rows",
+    "uniform",
+    "scaled",
+    "bits",
+)
 AXIS_VALUES = ("index", "padded", "distinct", "permutation", "offsets", "starts")
 """Integers that an axis bounds: rows below it, the same with some -1, these without repeats, no -1 and no repeats, row pointers up to it, those without the
 last."""

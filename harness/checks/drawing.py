@@ -100,6 +100,10 @@ def draw(
             0.0,
         )
         view.mul_(torch.exp2(lowest + larger).view(-1, *[1] * max(0, view.dim() - 1)).to(view.dtype))
+    elif kind == "zero_rows" and view.dim():
+        zero = torch.rand((*view.shape[:-1], 1), generator=rng, device=view.device) < ZERO_ROWS
+        zero.view(-1)[torch.randint(zero.numel(), (1,), generator=rng, device=view.device)] = True
+        view.masked_fill_(zero, 0.0)
     elif kind in ("zeros", "outliers", "infinities"):
         pick = torch.rand(view.shape, generator=rng, device=view.device)
         if kind == "zeros":
@@ -111,6 +115,8 @@ def draw(
             view.masked_fill_(pick > 0.95, -math.inf)
 
 
+ZERO_ROWS = 0.1
+"""Share of the rows (of the last extent) that `zero_rows` makes zero; one is at least."""
 LARGER_ROWS = 0.4
 """Share of the rows of tiny values that are not the smallest; a single row is one of the others."""
 

@@ -92,6 +92,7 @@ def prototypes(spec: Spec, device: Device) -> tuple[str, ...]:
 NAMED_WORDS = {
     "ordinary": "normal random numbers", "large": "30 times as large", "tiny": "squares underflow",
     "zeros": "half of them zero", "outliers": "one of 1000 is 300 times as large", "infinities": "a tenth of them infinite",
+    "zero_rows": "a tenth of the rows zero",
     "uniform": "from [0, 1)", "scaled": "from [0, s), s drawn",
 }  # fmt: skip
 """Distribution of floating-point numbers -> what it draws, as harness/checks/drawing.py does."""

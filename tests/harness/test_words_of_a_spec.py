@@ -121,6 +121,21 @@ WORDS = {
         ("table[packed[i] >> 4]", "table[(packed[i] >> 4) & 7]"),
         "",
     ),
+    "zero_rows": (
+        "Tensor(name='x', role='input', shape=('m', 'n'), values=('ordinary', 'zero_rows')),\n"
+        "Tensor(name='out', role='output', shape=('m', 'n')),\n"
+        "Size(name='m'),\n"
+        "Size(name='n')",
+        "m n",
+        (5, 7),
+        "def reference(x):\n    return {'out': x / x.abs().amax(1, keepdim=True).clamp(min=1e-12)}\n",
+        'extern "C" void zero_rows_float32(const float* x, float* out, int64_t m, int64_t n) {\n'
+        "  for (int64_t i = 0; i < m; ++i) { float a = 0; for (int64_t k = 0; k < n; ++k) a = fmaxf(a, fabsf(x[i * n + k]));\n"
+        "    for (int64_t k = 0; k < n; ++k) out[i * n + k] = x[i * n + k] / fmaxf(a, 1e-12f); }\n"
+        "}\n",
+        ("/ fmaxf(a, 1e-12f)", "/ a"),
+        "",
+    ),
     "scalar_float": (
         "Tensor(name='x', role='input', shape=('m',), values=('drawn:edges',)),\n"
         "Tensor(name='out', role='output', shape=('m',)),\n"
