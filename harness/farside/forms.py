@@ -498,6 +498,7 @@ class NativeFunctions:
 def native_forward(library: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
     """Forward by the library's host; Python's where that cannot be had, and for what it does not take."""
     bound: list[Callable[..., Any]] = []
+    taken, defaults = forward.__code__.co_argcount - 1, forward.__defaults__ or ()
 
     def bind() -> Callable[..., Any]:
         import torch
@@ -516,7 +517,8 @@ def native_forward(library: Any, forward: Callable[..., Any]) -> Callable[..., A
     def call(self: Any, *given: Any, **named: Any) -> Any:
         if not bound:
             bound.append(bind())
-        answer = NotImplemented if named else bound[0](self, *given)
+        left_out = defaults[len(given) - taken :] if len(given) < taken else ()
+        answer = NotImplemented if named else bound[0](self, *given, *left_out)
         return forward(self, *given, **named) if answer is NotImplemented else answer
 
     return call

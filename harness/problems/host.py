@@ -82,10 +82,12 @@ class _Translation:
     def __init__(self, forward: ast.FunctionDef, native: str, device: str) -> None:
         self.forward, self.native, self.device = forward, native, device
         given, star = forward.args, forward.args.vararg
+        unseen = {argument.arg for argument in [star, given.kwarg, *given.kwonlyargs] if argument}
         if star is not None:
             _list_arguments(forward, star.arg)
-        if given.kwarg or given.kwonlyargs or not given.args:
-            raise NoHost("forward takes what has no fixed place")
+        _leave_out_names(forward)
+        if not given.args:
+            raise NoHost("forward takes no module")
         self.module, *self.arguments = [argument.arg for argument in [*given.posonlyargs, *given.args]]
         self.kinds = {name: _kind_of_argument(forward, name) for name in self.arguments}
         self.tensors: dict[str, str] = {name: f"v_{name}" for name in self.arguments if self.kinds[name] == "t"}
@@ -93,7 +95,7 @@ class _Translation:
         self.devices: set[str] = set()
         self.given_away: set[tuple[tuple[str, bool], ...]] = set()
         """Paths of attributes that forward has assigned: all others are read once, before anything is done."""
-        self.locals = _assigned(forward) | set(self.arguments) | {self.module, star.arg if star else ""}
+        self.locals = _assigned(forward) | set(self.arguments) | {self.module} | unseen
         self.steps: list[_Step] = []
         self.objects: list[str] = []
         self.slots = list(self.arguments)
@@ -744,6 +746,33 @@ def _list_arguments(forward: ast.FunctionDef, star: str) -> None:
     (count,) = listed.counts
     forward.args.args += [ast.arg(listed.name(place)) for place in range(count)]
     forward.args.vararg = None
+
+
+class _LeftOut(ast.NodeTransformer):
+    """What forward asks of arguments that are at their defaults: a call that names one does not come this far."""
+
+    def __init__(self, defaults: dict[str, str]) -> None:
+        self.defaults = defaults
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        is_default = self.defaults.get(ast.unparse(node.left)) == ast.unparse(node.comparators[0])
+        return ast.Constant(False) if is_default and isinstance(node.ops[0], (ast.NotEq, ast.IsNot)) else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        is_asked = ast.unparse(node) in {f"isinstance({name}, torch.Tensor)" for name in self.defaults}
+        return ast.Constant(False) if is_asked else self.generic_visit(node)  # type: ignore[return-value]
+
+
+def _leave_out_names(forward: ast.FunctionDef) -> None:
+    """Arguments that only a name can give are at their defaults, which are constants."""
+    pairs = zip(forward.args.kwonlyargs, forward.args.kw_defaults, strict=True)
+    defaults = {argument.arg: ast.unparse(value) for argument, value in pairs if isinstance(value, ast.Constant)}
+    if len(defaults) < len(forward.args.kwonlyargs):
+        raise NoHost("forward takes what a call must name, or what no constant stands for")
+    if forward.args.kwarg is not None:
+        defaults[forward.args.kwarg.arg] = "{}"
+    if defaults:
+        forward.body = [_LeftOut(defaults).visit(statement) for statement in forward.body]
 
 
 def _kind_of_argument(forward: ast.FunctionDef, name: str) -> str:

@@ -266,6 +266,44 @@ def test_arguments_without_names_that_stay_pythons(old, new):
         translate(STARRED.replace(old, new), "cpu")
 
 
+NAMED = CANDIDATE.replace(
+    "    def forward(self, x, y):\n",
+    """    def forward(self, x, y=0.5, mask=None, *, flag=False, scale=2.0, **more):
+        if (
+            mask is not None
+            or flag is not False
+            or isinstance(scale, torch.Tensor) or scale != 2.0
+            or isinstance(more, torch.Tensor) or more != {}
+        ):
+            return self.as_written(x, y, mask, flag=flag, scale=scale, **more)
+""",
+)
+NAMED += """
+    def as_written(self, x, y, mask, **named):
+        return y, mask, named
+"""
+
+
+@torch.no_grad()
+def test_arguments_that_are_left_out(tmp_path):
+    made = types.SimpleNamespace(
+        native=model(NAMED, tmp_path), python=model(NAMED.replace("    @native.host\n", ""), tmp_path)
+    )
+    new, old = pair(made)
+    x = torch.randn(4, 3, 5, 5)
+    agree(new, old, x)
+    assert all(torch.equal(a, b) for a, b in zip(flat(new(x)), flat(old(x)), strict=True))
+    made.native.forward.__wrapped__.__globals__["native"] = None  # which Python's forward would call
+    assert torch.equal(new(x)[0], new(x, 0.5)[0])
+    assert new(x, 1.5, 1) == (1.5, 1, {"flag": False, "scale": 2.0})
+    assert new(x, scale=3.0, other=4) == (0.5, None, {"flag": False, "scale": 3.0, "other": 4})
+    with pytest.raises(TypeError, match="missing"):
+        new()
+    for old_text, new_text in (("flag=False,", "flag,"), ("flag=False,", "flag=int,"), ("flag is not False", "flag")):
+        with pytest.raises(NoHost):
+            translate(NAMED.replace(old_text, new_text, 1), "cpu")
+
+
 CHANGES = {
     "for i in range(3): pass": "For",
     "n = n if n else 1": "n if n else 1",
