@@ -31,18 +31,7 @@ def draft(problem: str, device: str, dtype: str | None = None, numerics: str = "
 def answer(problem: str, device: str, dtype: str | None = None, numerics: str = "eager") -> dict[str, Any]:
     """The same with `notes` (what was rewritten and why that holds, what stays with libraries) and `kernels`: name, operators and
     loops, first and last line in the candidate's text."""
-    from .counters import counted
     from .drafting import drafted
-    from .exported import Counted
     from .loops import looped
 
-    try:
-        return looped(problem, device, dtype, numerics) or drafted(problem, device, dtype, numerics).answer()
-    except Counted as none:
-        try:
-            found = counted(problem, device, dtype, numerics)
-        except NoDraft:
-            found = None
-        if found is None:
-            raise none
-        return found
+    return looped(problem, device, dtype, numerics) or drafted(problem, device, dtype, numerics).answer()

@@ -13,6 +13,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from .counters import SUFFIX, Count
+
 OWN = frozenset(vars(torch.nn.Module()))
 """What torch itself keeps in a module's dict."""
 HOLDERS = (list, dict, set, collections.deque)
@@ -122,6 +124,8 @@ class Left:
     specs: list[pytree.TreeSpec] = field(default_factory=list)
     numbers: set[str] = field(default_factory=set)
     """Attributes whose number, word, choice or length is another one afterwards."""
+    counts: dict[str, Count] = field(default_factory=dict)
+    """What is afterwards in the attributes that are counts."""
     calls: int = 0
 
     @property
@@ -131,22 +135,32 @@ class Left:
 
 
 @contextlib.contextmanager
-def followed_attributes(model: torch.nn.Module) -> Iterator[Left]:
+def followed_attributes(model: torch.nn.Module, counts: set[str], device: torch.device) -> Iterator[Left]:
     """The exporter follows neither what a part's attributes are given nor buffers that a part assigns. So forward returns the former, and
-    changes the latter in place when it ends; and each call begins with what the model has held before."""
+    changes the latter in place when it ends; and each call begins with what the model has held before. Of the attributes `counts` the
+    numbers are buffers on `device`."""
     as_it_is, found = model.forward, Left()
+    counting = {path: (model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in counts}
+    for part, name in counting.values():
+        value = torch.empty((), dtype=torch.float64, device=device)
+        part.register_buffer(name + SUFFIX, value, persistent=False)
 
     @functools.wraps(as_it_is)
     def forward(*arguments: Any, **named: Any) -> Any:
         before = Held(model)
         found.calls += 1
+        for part, name in counting.values():
+            buffer: Any = part._buffers[name + SUFFIX]
+            part.__dict__[name] = Count(buffer, type(part.__dict__[name]) is int)
         try:
             out = as_it_is(*arguments, **named)
             after = Held(model)
+            found.counts |= {path: part.__dict__[name] for path, (part, name) in counting.items()}
         finally:
             before.restore()
         numbers = after.numbers()
-        found.numbers |= {name for name, value in before.numbers().items() if numbers.get(name) != value}
+        changed = {name for name, value in before.numbers().items() if numbers.get(name) != value}
+        found.numbers |= changed - {path for path, count in found.counts.items() if isinstance(count, Count)}
         weights = {id(one) for part in model.modules() for one in part._parameters.values()}
         left = [(place, value) for place, value in before.left(after) if _is_kept(value, weights)]
         found.places = [place for place, _ in left]
@@ -163,6 +177,8 @@ def followed_attributes(model: torch.nn.Module) -> Iterator[Left]:
         yield found
     finally:
         del model.__dict__["forward"]
+        for part, name in counting.values():
+            del part._buffers[name + SUFFIX]
 
 
 def of_sizes_alone(program: ExportedProgram, count: int) -> bool:

@@ -11,10 +11,10 @@ from torch.export.graph_signature import InputKind, OutputKind
 from . import lower_losses, lower_norms, lower_pointwise, lower_products, lower_reductions, lower_views, lower_windows  # noqa: F401 -- they fill the table
 from .algebra import prepared
 from .cells import cells_as_layers
+from .counters import SUFFIX, count_name
 from .drafted import Drafted
 from .exported import Exported, export, hints
 from .expressions import COMPUTED, constant, loads_of, make
-from .index import joined
 from .library import index_text, tensor_text
 from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
@@ -23,6 +23,7 @@ from .module import (
     constructors,
     future_imports,
     left_lines,
+    methods_text,
     parameter_text,
     resolved,
     shape_text,
@@ -30,7 +31,7 @@ from .module import (
 )
 from .names import RESERVED, in_c
 from .numerics import Numerics, exact_nodes, read_by_convolutions
-from .partition import PLANES, TILE, Kernel, Partition
+from .partition import PLANES, TILE, Kernel, Partition, reads_before, reads_of
 from .sources import Native, natives, source
 from .split import split_folds
 from .tensors import Buffer, NoDraft, Program, SizeNeeded, Value
@@ -187,6 +188,8 @@ class _Draft:
             self.opened += self._otherwise(self._is_no(text, kind), inside)
         for name, default in self.exported.left_out.items():
             self.kinds.append(f"{name} is not {default}" if default[0] in "NTF" else self._differs(name, default))
+        for path, choice in self.exported.settled.items():
+            self.kinds.append(f"{self._attribute(path)} is not {choice}")
         for place, spec in enumerate(user):
             node = nodes[spec.arg.name]
             self._input(place, node)
@@ -237,11 +240,8 @@ class _Draft:
             name = local
         inside = in_c(name)
         if place in self.exported.floats:
-            self.program.scalars[inside] = name
             self.kinds.append(self._is_no(name, self._builtin("float")))
-            self.values[node] = self.program.formula(
-                (), torch.float64, lambda position: make("scalar", inside, type="double"), name
-            )
+            self.values[node] = self._scalar(inside, name)
             return
         buffer = Buffer(inside, shape_of(value), value.dtype, name)
         self.program.buffers.append(buffer)
@@ -266,9 +266,21 @@ class _Draft:
         self.made_contiguous.append(f"{name} = {name}.contiguous()")
         self.values[node] = self.program.whole(buffer, origin=name)
 
+    def _scalar(self, inside: str, name: str) -> Value:
+        """A number that the call brings."""
+        self.program.scalars[inside] = name
+        return self.program.formula((), torch.float64, lambda position: make("scalar", inside, type="double"), name)
+
+    def _attribute(self, path: str) -> str:
+        part, _, name = path.rpartition(".")
+        return f"{parameter_text(self.exported.model, part)}.{name}"
+
     def _held(self, node: torch.fx.Node, spec) -> Value:
         """A parameter, a buffer or a tensor attribute of the module."""
         value = node.meta["val"]
+        path = spec.target.removesuffix(SUFFIX)
+        if path in self.exported.left.counts:
+            return self._scalar(count_name(path), count_name(path))
         number = self.exported.graph.constants.get(spec.target)
         if spec.kind == InputKind.CONSTANT_TENSOR and not _has(self.exported.model, spec.target):
             return self._number(node, spec.target, number)
@@ -388,14 +400,14 @@ class _Draft:
         for buffer, target in moved:
             readers = [
                 step for step in partition.steps
-                for read in _reads(step) if read.text == target
+                for read in reads_of(step) if read.text == target
             ]  # fmt: skip
             makers = [step for step in partition.steps if isinstance(step, Kernel) and buffer in step.made]
             if (
                 makers
                 and readers == makers
                 and made[buffer] == 1
-                and all(_reads_before(step, buffer, target) for step in makers)
+                and all(reads_before(step, buffer, target) for step in makers)
             ):
                 found[buffer] = target
         return found
@@ -443,14 +455,14 @@ class _Draft:
         native_source = source(made, self.device)
         scalars = any("ctypes." in line for line in lines)
         imports = ["import ctypes"] * scalars + ["import torch"] * ("import torch\n" not in before)
-        forward = "\n".join("        " + line for line in lines)
-        arguments = self.exported.signature
+        counts = [(self._attribute(path), count_name(path), count) for path, count in self.exported.left.counts.items()]
+        methods = methods_text(self.exported.signature, self.exported.call, lines, counts)
         future, before = future_imports(before)
         return (
             "".join(line + "\n" for line in [*future, *imports])
             + before
             + f"\n\n{CONSTANTS[self.device]} = r'''\n{native_source}'''\n"
-            f"native = load_native(globals())\n{helpers}\n\n{model}\n\n    @native.host\n    def forward({arguments}):\n{forward}\n"
+            f"native = load_native(globals())\n{helpers}\n\n{model}\n\n{methods}"
         )
 
 
@@ -461,20 +473,6 @@ def _has(model: torch.nn.Module, path: str) -> bool:
             return False
         holder = getattr(holder, part)
     return True
-
-
-def _reads(step) -> list[Buffer]:
-    return list({load.args[0]: None for load in loads_of(step.roots)}) if isinstance(step, Kernel) else step.reads
-
-
-def _reads_before(kernel: Kernel, buffer: Buffer, target: str) -> bool:
-    """Whether each of its threads reads of `target` only the element that it writes, and that before."""
-    writer = kernel.made[buffer]
-    for member in kernel.members[kernel.members.index(writer) + 1 :]:
-        if any(load.args[0].text == target for load in loads_of([member.value])):
-            return False
-    loads = [load for load in loads_of(kernel.roots) if load.args[0].text == target]
-    return all(load.op == "load" and joined(load.args[1] - writer.places[0]) == 0 for load in loads)
 
 
 def _is_count(node: torch.fx.Node) -> bool:

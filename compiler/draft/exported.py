@@ -12,7 +12,6 @@ import functools
 import sys
 import types
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -27,20 +26,18 @@ from torch.utils import _pytree as pytree
 
 from .attributes import Held, Left, of_sizes_alone
 from .autocasts import Casts, noticed, of_a_gpu
+from .counters import SUFFIX
 from .limits import Int, length, limits_of
 from .lowering import size_of
+from .second_calls import counting, refuse_memory
 from .tensors import NoDraft, Supposed
-from .traced import Answers, TracedModule, plain, trace, types_by_name
+from .traced import Answers, TracedModule, trace, types_by_name
 from .unscripted import unscripted
 
 MOST_ARGUMENTS = 256
 """Of `*args`."""
 MOST_WITH_DATA = 1 << 24
 """Elements of inputs with which the module is called once where its code asks for what they hold."""
-
-
-class Counted(NoDraft):
-    """Forward counts in an attribute."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +74,8 @@ class Exported:
     limits: list[str]
     """Conditions on the open sizes, in Python, without which forward does something else than the graph."""
     left: Left
+    settled: dict[str, bool]
+    """Choices in attributes that the first call has settled, of which the graph is what later ones do."""
 
 
 def load(text: str) -> types.ModuleType:
@@ -227,10 +226,12 @@ def _export(
                 except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
                     failure = error
                     continue
+                settled: dict[str, bool] = {}
                 if traced.left.numbers:
-                    _refuse_counters(module, model, pytree.tree_unflatten(given, spec), traced.left.numbers)
+                    asked = (model, pytree.tree_unflatten(given, spec))
+                    traced, settled = counting(traced, follow, asked, lambda: (_built(module), module.get_inputs()))
                 if traced.left.places and not of_sizes_alone(traced.program, traced.left.count):
-                    _refuse_memory(traced, follow)
+                    refuse_memory(traced, follow)
                 constants = {
                     place: leaf.value for place, leaf in enumerate(leaves)
                     if not isinstance(leaf.value, torch.Tensor) and place not in floats
@@ -238,7 +239,7 @@ def _export(
                 return Exported(
                     traced.program, model, leaves, taken.rest(inputs) + _holders(inputs, names), ast.unparse(taken.arguments), taken.names,
                     taken.left_out(len(inputs)), taken.call, floats, constants, attributes,
-                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left,
+                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left, settled,
                 )  # fmt: skip
     first = str(failure).strip().splitlines() or [type(failure).__name__]
     raise NoDraft(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}")
@@ -247,19 +248,20 @@ def _export(
 def _follow(
     module: types.ModuleType, model: torch.nn.Module, spec: pytree.TreeSpec, given: list[Any], inputs: list[Any],
     dtype: torch.dtype | None, fixed: bool, casts: bool, attributes: set[str], again: bool = False,
+    counts: set[str] | None = None,
 ) -> TracedModule:  # fmt: skip
-    """`again`: as its second call goes."""
+    """`again`: as its second call goes. `counts`: numbers in attributes that are inputs of the graph."""
 
     def traced(answers: Answers | None = None) -> TracedModule:
         if casts:
-            return _with_data(module, spec, given, dtype, again, answers)
+            return _with_data(module, spec, given, dtype, again, answers, counts)
         before = Held(model)
         try:
             if again:
                 with torch.no_grad():
                     model(*pytree.tree_unflatten(given, spec))
                 before.left_in_attributes()
-            found = trace(model, spec, given, fixed, answers)
+            found = trace(model, spec, given, fixed, answers, counts)
             if not _lost_numbers(found.program, attributes):
                 return found
         except RuntimeError as error:
@@ -267,7 +269,7 @@ def _follow(
                 raise  # else it makes tensors on the device of no input
         finally:
             before.restore()
-        return _with_data(module, spec, given, dtype, again, answers)
+        return _with_data(module, spec, given, dtype, again, answers, counts)
 
     try:
         return traced()
@@ -276,33 +278,6 @@ def _follow(
         if answers is None:
             raise
         return traced(answers)
-
-
-def _refuse_memory(traced: TracedModule, follow: Callable[..., TracedModule]) -> None:
-    """What a call finds in an attribute since the last one has left it there is none of the graph's inputs."""
-    with contextlib.suppress(Exception):  # the problem's code
-        if plain(follow(again=True).program.graph) == plain(traced.program.graph):
-            return
-    names = sorted({f"{place.path}.{place.name}".removeprefix(".") for place in traced.left.places})
-    raise NoDraft(f"forward goes another way where its last call has left something in {', '.join(names)}")
-
-
-def _refuse_counters(module: types.ModuleType, model: torch.nn.Module, arguments: tuple, names: set[str]) -> None:
-    """What forward counts in an attribute is a constant of the graph. A cache, which a second call leaves alone, is none."""
-    for asked, given in ((lambda: model, lambda: arguments), (lambda: _built(module), module.get_inputs)):
-        with torch.no_grad(), contextlib.suppress(Exception):  # the problem's code, at first without data
-            part, held = asked(), []
-            before = Held(part)
-            for _ in range(2):
-                part(*given())
-                held.append(Held(part).numbers())
-            before.restore()
-            first, second = held
-            chosen = {name for name, value in before.numbers().items() if isinstance(value, bool)}
-            names = {name for name in names if second.get(name) != first.get(name) or name in chosen}
-            break
-    if names:
-        raise Counted(f"forward changes {', '.join(sorted(names))}, which a draft would take for a constant")
 
 
 def _registered(model: torch.nn.Module) -> set[str]:
@@ -323,6 +298,7 @@ def _with_data(
     dtype: torch.dtype | None,
     again: bool,
     answers: Answers | None,
+    counts: set[str] | None,
 ) -> TracedModule:
     """The same with the numbers that forward itself makes tensors of: they need a device that holds data, the inputs do not."""
     model = _built(module)
@@ -336,7 +312,7 @@ def _with_data(
         inputs = [
             torch.empty(a.shape, dtype=a.dtype, device="cpu") if isinstance(a, torch.Tensor) else a for a in given
         ]
-    return trace(model, spec, inputs, answers=answers)
+    return trace(model, spec, inputs, answers=answers, counts=counts)
 
 
 def _answers(module: types.ModuleType, inputs: list[Any]) -> Answers | None:
@@ -380,7 +356,7 @@ def _answers(module: types.ModuleType, inputs: list[Any]) -> Answers | None:
 
 def _lost_numbers(graph: ExportedProgram, attributes: set[str]) -> bool:
     return any(
-        isinstance(value, torch.Tensor) and value.is_meta and name not in attributes
+        isinstance(value, torch.Tensor) and value.is_meta and name not in attributes and not name.endswith(SUFFIX)
         for name, value in graph.constants.items()
     )
 

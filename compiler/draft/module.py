@@ -137,6 +137,26 @@ def left_lines(model: torch.nn.Module, left: Left, leaves: list[str]) -> list[st
     return lines
 
 
+def methods_text(signature: str, call: str, lines: list[str], counts: list[tuple[str, str, Any]]) -> str:
+    """Forward, whose body is `lines`. `counts`: text, argument and next value of each attribute that is counted: then a method `counted` is what
+    is drafted, and forward counts behind it."""
+    itself, _, more = signature.partition(",")
+    arguments = [itself, *(name for _, name, _ in counts), *([more.strip()] if more else [])]
+    name = "counted" if counts else "forward"
+    text = f"    @native.host\n    def {name}({', '.join(arguments)}):\n"
+    if not counts:
+        return text + "".join(f"        {line}\n" for line in lines)
+    text += "".join(f"        {line.replace('self.as_written(', 'self.not_counted(')}\n" for line in lines)
+    given = ", ".join([*(f"float({attribute})" for attribute, _, _ in counts), *([call] if call else [])])
+    attributes = ", ".join(attribute for attribute, _, _ in counts)
+    after = ", ".join(count.text.format(attribute) for attribute, _, count in counts)
+    return (
+        f"{text}\n    def not_counted(self, *_, **__):\n        return None\n\n    def forward({signature}):\n"
+        f"        made = self.counted({given})\n        if made is None:\n            return self.as_written({call})\n"
+        f"        {attributes} = {after}\n        return made\n"
+    )
+
+
 def _class_text(kind: type, classes: set[str]) -> str:
     if kind.__module__ == "problem":
         classes.add(kind.__name__)
@@ -151,7 +171,9 @@ def parameter_text(model: torch.nn.Module, path: str) -> str:
     text, holder = "self", model
     for part in filter(None, path.split(".")):
         lists = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ParameterList)
-        if isinstance(holder, lists) and part.isdigit() and not getattr(holder, "under_compile", False):
+        names = [*holder._modules, *holder._parameters]
+        at_place = part.isdigit() and part in names and names.index(part) == int(part)
+        if isinstance(holder, lists) and at_place and not getattr(holder, "under_compile", False):
             text += f"[{part}]"
         elif part.isidentifier():
             text += f".{part}"

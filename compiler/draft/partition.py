@@ -391,3 +391,17 @@ def _merged(ranges, reduced) -> list[tuple[bool, Index]]:
         else:
             merged.append((folds, size))
     return merged
+
+
+def reads_of(step) -> list[Buffer]:
+    return list({load.args[0]: None for load in loads_of(step.roots)}) if isinstance(step, Kernel) else step.reads
+
+
+def reads_before(kernel: Kernel, buffer: Buffer, target: str) -> bool:
+    """Whether each of its threads reads of `target` only the element that it writes, and that before."""
+    writer = kernel.made[buffer]
+    for member in kernel.members[kernel.members.index(writer) + 1 :]:
+        if any(load.args[0].text == target for load in loads_of([member.value])):
+            return False
+    loads = [load for load in loads_of(kernel.roots) if load.args[0].text == target]
+    return all(load.op == "load" and joined(load.args[1] - writer.places[0]) == 0 for load in loads)

@@ -307,7 +307,10 @@ def trace(
     given: list[Any],
     fixed: bool = False,
     answers: Answers | None = None,
+    counts: set[str] | None = None,
 ) -> TracedModule:
+    """`counts`: attributes whose numbers are inputs of the graph."""
+    device = next((a.device for a in given if isinstance(a, torch.Tensor)), torch.device("meta"))
     opened = [{0: Dim.AUTO} if isinstance(a, torch.Tensor) and a.dim() and not fixed else None for a in given]
     arguments, shapes = pytree.tree_unflatten(given, spec), _bound(model, pytree.tree_unflatten(opened, spec))
     # What is traced once asks for no operator's result again: to keep them takes longer than it saves.
@@ -319,7 +322,7 @@ def trace(
         data = patch.object(torch.Tensor, "data", property(lambda read: read.detach(), written.__set__))
         of_sizes = patch.object(torch.Tensor, "new_tensor", _of_sizes(torch.Tensor.new_tensor))
         with (
-            followed_attributes(model) as left,
+            followed_attributes(model, counts or set(), device) as left,
             _sizes_are_some(answers or Answers(), left) as supposed,
             _numbers_are_known(),
             cumulative,

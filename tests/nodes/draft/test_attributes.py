@@ -60,13 +60,19 @@ def test_what_the_last_call_has_left_is_no_constant(name):
         draft.draft(problem("return self.part(x) + 1", f"[{BATCH}]", PART.format(REMEMBERED[name])), "cpu")
 
 
-def test_a_part_that_counts_beside_a_tensor_of_its_own_device_is_refused():
-    """The module cannot be called without data, so nothing was seen to be counted."""
+def test_a_part_counts_in_its_attributes(tmp_path):
+    """It cannot be called without data: a tensor is made beside no input."""
     body = "n = self.two[0]; self.two[0] = n + 1; y = torch.zeros(37) + n; return x * y"
-    for text in (body, body.replace("self.two[0]", "self.n")):
-        constructor = PART.format(text).replace("self.last,", "self.n = 0; self.last,")
-        with pytest.raises(draft.NoDraft, match="would take for a constant"):
-            draft.draft(problem("return self.part(x) + 1", f"[{BATCH}]", constructor), "cpu")
+    with pytest.raises(draft.NoDraft, match="would take for a constant"):
+        draft.draft(problem("return self.part(x) + 1", f"[{BATCH}]", PART.format(body)), "cpu")
+    constructor = PART.format(body.replace("self.two[0]", "self.n")).replace("self.last,", "self.n = 0; self.last,")
+    pair = Pair(problem("return self.part(x) + self.part.n", f"[{BATCH}]", constructor), tmp_path)
+    eager, ours = pair.reference.Model(), pair.candidate.ModelNew()
+    for seed in range(3):
+        (x,) = pair.inputs(seed)
+        torch.testing.assert_close(ours(x), eager(x))
+        torch.testing.assert_close(ours(x.double()), eager(x.double()))  # as written
+        assert ours.part.n == eager.part.n == 2 * seed + 2
 
 
 def test_a_choice_of_a_second_call_is_drafted_where_the_first_sets_up(tmp_path):
@@ -182,3 +188,16 @@ def test_a_number_that_is_compared_is_asked_anew(tmp_path):
             torch.testing.assert_close(ours(x), eager(x))
         assert asked.called == (seed == 0 or share == 0.0)
         torch.testing.assert_close(ours.state_dict(), eager.state_dict())
+
+
+def test_layers_by_names_that_are_other_places_numbers(tmp_path):
+    """As CLIP names them: -1, 0 and 1."""
+    text = problem(
+        "return self.layers(x).exp()",
+        f"[{BATCH}]",
+        "from collections import OrderedDict\n"
+        "layers = [('-1', nn.ReLU()), ('0', nn.LayerNorm(37)), ('1', nn.Linear(37, 5)), ('a b', nn.LayerNorm(5))]\n"
+        "self.layers = nn.Sequential(OrderedDict(layers))",
+    )
+    pair = Pair(text, tmp_path)
+    pair.check(0, pair.inputs(0))

@@ -191,13 +191,9 @@ COUNTS = {
         "self.calls = 0",
         "self.calls += 1\nreturn sum(x * n for n in range(self.calls))",
     ),
-    "a counter between its readers": ("self.calls = 1", "y = x / self.calls\nself.calls += 1\nreturn y * self.calls"),
-    "a counter that somebody else reads": (
-        "self.calls = 0\nself.part = lambda x: x * self.calls",
-        "self.calls += 1\nreturn self.part(x)",
-    ),
     "a list": ("self.seen = []", "self.seen.append(1)\nreturn x * len(self.seen)"),
-    "a first time": ("self.first = True", "y = x * 2 if self.first else x\nself.first = False\nreturn y"),
+    "a choice that turns": ("self.odd = True", "y = x * 2 if self.odd else x\nself.odd = not self.odd\nreturn y"),
+    "a count that is compared": ("self.calls = 0", "self.calls += 1\nreturn x * 2 if self.calls > 2 else x"),
 }
 
 
@@ -219,6 +215,26 @@ COUNTED = {
         "self.share = 0.5",
         "self.share *= 0.9\nreturn self.share * x.tanh() + (1 - self.share) * x",
         "share",
+    ),
+    "between its readers": (
+        "self.calls = 1",
+        "y = x / self.calls\nself.calls += 1\nreturn y * self.calls // 2",
+        "calls",
+    ),
+    "what somebody else reads": (
+        "self.calls = 0\nself.part = lambda x: x * self.calls",
+        "self.calls += 1\nreturn self.part(x)",
+        "calls",
+    ),
+    "beside integers": (
+        "self.calls = 3",
+        "self.calls = 7 - self.calls\nreturn (x > 0) + self.calls, x * self.calls",
+        "calls",
+    ),
+    "a first time": (
+        "self.first = True",
+        "y = x * 2 if self.first else x\nself.first = False\nreturn y.exp()",
+        "first",
     ),
 }
 
