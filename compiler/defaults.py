@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compiler.codegen import columns, ragged
+from compiler.codegen.kernels import widest_read
 from compiler.draft.expressions import loads_of, walk
 from compiler.draft.partition import ROW
 from compiler.frontend import NoProgram
@@ -25,10 +26,12 @@ from compiler.schedule import (
     Steps,
     Stream,
     Tiles,
+    Turned,
     row_team,
 )
 from compiler.steps import StepsKernel
 from compiler.streams import StreamKernel
+from compiler.turned import LEAST_EXTENT, TurnedKernel
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
 PACK_BYTES = 16
@@ -54,6 +57,8 @@ class ScheduleDefaults(Frozen):
     unroll: int = 8
     each: int = 1
     """Packs of elements a thread."""
+    along: int = 64
+    """Elements of a tile along what is written."""
     held: bool = True
     """Whether rows keep what a later pass would compute again for much."""
     clusters: bool = True
@@ -85,19 +90,42 @@ def _versions(
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
     if all(isinstance(kernel, ProductKernel | StepsKernel) for kernel in programs(dtype, 1).kernels):
         vector = 1  # what lies side by side it finds out itself
-    for width in dict.fromkeys((vector,) if lean else (vector, 1)):
+    widest = max((widest_read(programs(dtype, vector), kernel) for kernel in programs(dtype, vector).kernels), default=0)
+    packs = max(min(vector, LEAST_PACK), vector * READ_BYTES // max(widest, READ_BYTES))
+    for width in dict.fromkeys((packs,) if lean else (packs, 1)):
         program = programs(dtype, width)
         apart = _ragged(program, vector) if width == 1 else frozenset()
         kernels = [(kernel, vector if at in apart else 0) for at, kernel in enumerate(program.kernels)]
+        by_tiles = {kernel for kernel in program.kernels if _turns(program, kernel, workloads)}
         for longest, most_rows in _bands(
             program, workloads, choice, max((by for k, by in kernels if k.layout == ROW), default=0)
         ):
-            plans = tuple(_plan(kernel, width, longest, most_rows, choice, ragged=by) for kernel, by in kernels)
+            plans = tuple(
+                _plan(kernel, width, longest, most_rows, choice, ragged=by, turned=kernel in by_tiles)
+                for kernel, by in kernels
+            )
             yield ScheduleVersion(vector=width, longest=longest, most_rows=most_rows, kernels=plans)
-        loop = tuple(_plan(kernel, width, None, None, choice, ragged=by) for kernel, by in kernels)
+        loop = tuple(
+            _plan(kernel, width, None, None, choice, ragged=by, turned=kernel in by_tiles) for kernel, by in kernels
+        )
         yield ScheduleVersion(vector=width, kernels=loop)
     last = tuple(_plan(kernel, 1, None, None, choice, loops=True) for kernel in programs(dtype, 1).kernels)
     yield ScheduleVersion(vector=1, narrow=False, kernels=last)
+
+
+READ_BYTES, LEAST_PACK = 32, 2
+"""What a thread reads side by side at most where its elements have several neighbours each: as far apart as its neighbours' begin, each of a
+warp's loads takes a line of its own. Fewer elements a pack than that, and what is written is in pieces."""
+
+
+def _turns(program: KernelProgram, kernel: PackedKernel, workloads: list[Workload]) -> bool:
+    """Whether a kernel reads and writes along two axes, neither of them short at any of the sizes."""
+    turned = kernel.turned
+    return turned is not None and all(
+        min(_value(program, extent, workload) for extent in (turned.along_extent, turned.across_extent)) >= LEAST_EXTENT
+        for workload in workloads
+        if program.fits(workload.axes)
+    )
 
 
 def _ragged(program: KernelProgram, vector: int) -> frozenset[int]:
@@ -219,8 +247,9 @@ def _plan(
     choice: ScheduleDefaults,
     loops: bool = False,
     ragged: int = 0,
+    turned: bool = False,
 ) -> KernelPlan:
-    """`loops`: rows are read again in each pass whatever their length, one kernel for all of them. `ragged`: elements that a thread
+    """`turned`: by tiles. `loops`: rows are read again in each pass whatever their length, one kernel for all of them. `ragged`: elements that a thread
     takes together of packs of one."""
     members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
     pdl = choice.pdl and choice.clusters
@@ -233,6 +262,9 @@ def _plan(
     if kernel.layout != ROW:
         if _is_columns(kernel):
             return KernelPlan(members=members, pdl=pdl, sketch=_columns(kernel, width, choice))
+        if turned:
+            assert kernel.turned is not None
+            return KernelPlan(members=members, pdl=pdl, sketch=_turned(kernel.turned, width, choice))
         sketch = Elements(
             vector=ragged or width, items=choice.each, threads=choice.element_threads, ragged=bool(ragged)
         )
@@ -262,6 +294,31 @@ def _team(width: int, longest: int, choice: ScheduleDefaults, few: bool, ragged:
         vector=width, threads=threads, team=team, items=items, unit=unit, longest=longest, few=few, held=choice.held,
         ragged=ragged,
     )  # fmt: skip
+
+
+LINE_BYTES = 128
+"""Of a tile's rows at least: what memory hands out at once."""
+
+
+def _turned(kernel: TurnedKernel, width: int, choice: ScheduleDefaults) -> Turned:
+    across = LINE_BYTES // min(tile.dtype.itemsize for tile in kernel.tiles)
+    while tile_bytes(kernel, choice.along, across) > SHARED_BYTES:
+        across //= 2
+    return Turned(vector=width, along=choice.along, across=across, threads=choice.element_threads)
+
+
+def _holds(kernel: TurnedKernel, along: int) -> bool:
+    """Whether shared memory has room for tiles so long where they are as wide as a schedule has them first."""
+    return tile_bytes(kernel, along, _turned(kernel, 1, ScheduleDefaults()).across) <= SHARED_BYTES
+
+
+def tile_bytes(kernel: TurnedKernel, along: int, across: int) -> int:
+    """Of shared memory, nearly."""
+    return sum(along * (across + PADDED) * tile.dtype.itemsize for tile in kernel.tiles)
+
+
+PADDED = 8
+"""Elements between a tile's rows at most."""
 
 
 def _is_columns(kernel: PackedKernel) -> bool:
@@ -307,6 +364,9 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
             return sketch.model_copy(
                 update={"threads": threads or sketch.threads, "items": numbers.get("EACH", sketch.items)}
             )
+        if isinstance(sketch, Turned):
+            along = numbers.get("ALONG", sketch.along)
+            return sketch.model_copy(update={"threads": threads or sketch.threads, "along": along})
         if isinstance(sketch, Columns):
             lanes = numbers.get("LANES", 0) or sketch.lanes
             found = {"lanes": lanes, "split": sketch.split}
@@ -351,6 +411,10 @@ def open_numbers(
         "ITEMS": (0, 1, 2, 4, 8), "THREADS": (256, 128, 512), "EACH": (1, 2, 4), "LANES": (0,), "SPLIT": (0,), "UNROLL": (8, 4, 16),
         "RESIDENT": (0, 1, 2), "TRIGGER_WHEN": (1, 0, 2),
     }  # fmt: skip
+    tiled = [kernel.turned for kernel in program.kernels if kernel.turned is not None]
+    if tiled:
+        fitting = (along for along in (64, 32, 128) if all(_holds(turned, along) for turned in tiled))
+        numbers["ALONG"] = tuple(fitting)
     if _row_kernels(program):
         numbers["THREADS"] = (128, 256, 512)
     tall = [kernel for kernel in program.kernels if _is_columns(kernel)]

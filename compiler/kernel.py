@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import sympy
 
@@ -11,6 +12,9 @@ from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition
 from compiler.draft.tensors import Buffer, Definition
 from compiler.draft.tensors import Program as Lowered
+
+if TYPE_CHECKING:
+    from compiler.turned import TurnedKernel
 
 SHORT_FOLD, CPU_SHORT_FOLD = 32, 15
 """Folded elements, a number known now, up to which one thread does them alone; on a processor fewer than a register's lanes."""
@@ -29,6 +33,8 @@ class PackedKernel(Kernel):
     width: int = 1
     loops: dict[Index, Index] = field(default_factory=dict)
     """Variables of packs of shorter rows, and how many these have: see `parts`."""
+    turned: TurnedKernel | None = None
+    """The same by tiles, where it reads along one axis and writes along another."""
 
     @property
     def parts(self) -> dict[Index, Index]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compiler.codegen import columns, ragged
-from compiler.defaults import APART, CPU_LANES, SHARED_BYTES, _column_bytes
+from compiler.defaults import APART, CPU_LANES, SHARED_BYTES, _column_bytes, tile_bytes
 from compiler.draft.partition import ROW
 from compiler.phases import PhasesKernel
 from compiler.products import ProductKernel
@@ -22,6 +22,7 @@ from compiler.schedule import (
     ScheduleVersion,
     Steps,
     Tiles,
+    Turned,
 )
 from compiler.steps import StepsKernel
 from compiler.streams import StreamKernel
@@ -29,6 +30,7 @@ from kernels.spec import DTYPE_BYTES
 
 PACK_BYTES, MOST_ITEMS, MOST_TEAM = 16, 32, 64
 LANES, SPLITS = (0, *TILES), (0, 1, 2, 4, 8)
+TILE_SIDES = (16, 32, 64, 128)
 NUMBERS = {"TRIGGER_WHEN": (0, 1, 2), "STREAM": (0, 1)}
 
 
@@ -107,6 +109,8 @@ def _check_kernel(
     fitting = ["rows"] if kernel.layout == ROW else ["elements"]
     if kernel.layout != ROW and columns.takes(kernel) and not kernel.inner[0][1].is_Integer:
         fitting.append("columns")
+    if kernel.turned is not None and device == "cuda":
+        fitting.append("turned")
     _require(sketch.sketch in fitting, f"{at}.sketch", f"must be {' or '.join(fitting)} for what it computes")
     if device == "cpu":
         if isinstance(sketch, Columns):
@@ -117,12 +121,24 @@ def _check_kernel(
     if isinstance(sketch, Columns):
         _check_columns(at, sketch, kernel, version)
         return
+    if isinstance(sketch, Turned):
+        _check_turned(at, sketch, kernel, version)
+        return
     assert isinstance(sketch, Elements | Rows)
     _check_width(at, sketch, program, kernel, version)
     if isinstance(sketch, Elements):
         _require(1 <= sketch.items <= MOST_ITEMS, f"{at}.items", f"must be 1 to {MOST_ITEMS}")
         return
     _check_rows(at, sketch, kernel, version)
+
+
+def _check_turned(at: str, sketch: Turned, kernel: PackedKernel, version: ScheduleVersion) -> None:
+    _require(sketch.vector == version.vector, f"{at}.vector", f"must be the version's {version.vector}")
+    for name, number in (("along", sketch.along), ("across", sketch.across)):
+        _require(number in TILE_SIDES, f"{at}.{name}", f"must be one of {TILE_SIDES}")
+    assert kernel.turned is not None
+    room = tile_bytes(kernel.turned, sketch.along, sketch.across) <= SHARED_BYTES
+    _require(room, f"{at}.across", f"must be less: tiles of {sketch.along} by {sketch.across} have no room")
 
 
 def _check_width(

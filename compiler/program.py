@@ -17,7 +17,7 @@ import torch
 from compiler import indexing, operators, ordered, selects
 from compiler.apart import has_few_long_rows, is_small, split_long
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
-from compiler.draft.expressions import COMPUTED, Expr, cast
+from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of
 from compiler.draft.index import FloorDiv, Index, joined, size_symbol, unflatten
 from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients, size_of
 from compiler.draft.names import RESERVED
@@ -31,9 +31,10 @@ from compiler.in_place import check_memory
 from compiler.kernel import SHORT_FOLD, Fusion, PackedKernel
 from compiler.phases import FOLDS, phases_of
 from compiler.products import products_of
-from compiler.selects import SelectedProgram, pieces_of
+from compiler.selects import JOINED, SelectedProgram, pieces_of
 from compiler.steps import STEPS, steps_of
 from compiler.streams import streams_of
+from compiler.turned import turn
 from kernels.spec import Spec, Tensor, expression
 
 SMALL_PART = 8
@@ -158,6 +159,7 @@ def lower_program(
     with _LOWERING:
         failure: NoDraft | None = None
         spare: KernelProgram | None = None
+        small: KernelProgram | None = None
         pairs = [(assumed, in_pieces) for assumed in (packs, packs | divisors) for in_pieces in (True, False)]
         kept = [({}, False, IN_MEMORY), (divisors, False, IN_MEMORY)]
         tried = kept if in_memory else [*((*pair, how) for how in (*REDUCTIONS, APART) for pair in pairs), *kept]
@@ -169,6 +171,9 @@ def lower_program(
                 found = apart(_lowered, spec, traced, dtype, width, assumed, *rest)
                 wider = {} if how == IN_MEMORY else _wider(found)
                 found = apart(_lowered, spec, traced, dtype, vector, wider, *rest) if wider else found
+                if how == REDUCTIONS[0] and folds_neighbours(found):
+                    small, tried = found, [one for one in tried if one[2] == "unrolled"][:1]
+                    continue
                 if how in REDUCTIONS and has_few_long_rows(found, traced):
                     spare, tried = found, [one for one in tried if one[2] == APART]
                 elif how == APART and spare is None:
@@ -180,6 +185,8 @@ def lower_program(
             except indexing.MemoryNeeded:
                 failure, tried = None, kept
             except NoDraft as none:
+                if small is not None and not tried:
+                    return small
                 pair = _multiple(spec, none) if isinstance(none, SizeNeeded) else None
                 if pair is not None and pair[0] not in multiples and pair[1] not in multiples:
                     multiples[pair[0]] = pair[1]
@@ -189,6 +196,26 @@ def lower_program(
         if spare is not None:
             return spare
         raise NoProgram(str(failure)) from None
+
+
+def folds_neighbours(program: KernelProgram) -> bool:
+    """Whether every short reduction is of groups of neighbours, each read by one thread alone: as an expression it loads them in packs."""
+    short = [k for k in program.kernels if k.reduced and k.length.is_Integer and 1 < k.length <= UNROLLED]
+    return bool(short) and all(map(_folds_neighbours, short))
+
+
+def _folds_neighbours(kernel: PackedKernel) -> bool:
+    (last, *others) = [axis for axis in range(len(kernel.ranges) - 1, -1, -1) if kernel.ranges[axis] != 1]
+    alone = all(m.per_row or (m.definition.reduced and m.stage == 0 and m.definition.kind in JOINED) for m in kernel.members)
+    if not others or kernel.reduced & {last, *others} != {last} or not alone:
+        return False
+    at = [sympy.Symbol(f"read{axis}", integer=True, nonnegative=True) for axis in range(len(kernel.ranges))]
+    size = kernel.ranges[last]
+    loads = [
+        load for m in kernel.members if m.definition.reduced for load in loads_of([m.definition.element(at)]) if load.op == "load"
+    ]  # fmt: skip
+    places = [sympy.expand(load.args[1]) for load in loads]
+    return any(p.coeff(at[last]) == 1 and sympy.expand(p.coeff(at[others[0]]) - size) == 0 for p in places)
 
 
 def _wider(program: KernelProgram) -> dict[str, int]:
@@ -325,6 +352,9 @@ def _lowered(
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
     program = KernelProgram(spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane)
     check_memory(program, apart=how == APART)
+    for kernel in kernels if short_fold == SHORT_FOLD else ():
+        if type(kernel) is PackedKernel:
+            kernel.turned = turn(fusion, kernel, program.stored(kernel))
     return program
 
 

@@ -22,6 +22,16 @@ class Elements(Frozen):
     """Whether the version's packs are of one element, and a thread takes `vector` of them together, the last ones in part."""
 
 
+class Turned(Frozen):
+    """Tiles of `along` elements by `across`, through shared memory, where reads lie along one axis and writes along another."""
+
+    sketch: Literal["turned"] = "turned"
+    vector: int = 1
+    along: int = 64
+    across: int = 64
+    threads: int = 256
+
+
 class Rows(Frozen):
     """A team of threads reduces a row of the innermost axes."""
 
@@ -123,7 +133,7 @@ class Phases(Frozen):
     sketch: Literal["phases"] = "phases"
 
 
-Sketch = Annotated[Elements | Rows | Columns | Stream | Tiles | Steps | Phases, Field(discriminator="sketch")]
+Sketch = Annotated[Elements | Turned | Rows | Columns | Stream | Tiles | Steps | Phases, Field(discriminator="sketch")]
 
 
 class KernelPlan(Frozen):

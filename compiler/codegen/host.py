@@ -15,6 +15,7 @@ from compiler.codegen.kernels import KernelFunction, elements_function, in_axes,
 from compiler.codegen.ragged import extent_of
 from compiler.codegen.scratch import of_the_pool
 from compiler.codegen.text import _factor, element_type
+from compiler.codegen.turned import blocks_of, turned_function
 from compiler.cuda import CUDA
 from compiler.draft.index import Index
 from compiler.draft.partition import ROW
@@ -32,10 +33,12 @@ from compiler.schedule import (
     Rows,
     Schedule,
     ScheduleVersion,
+    Turned,
     row_team,
 )
 from compiler.steps import StepsKernel
 from compiler.streams import StreamKernel
+from compiler.turned import TurnedKernel
 from kernels.spec import Spec
 
 NARROW = 2**31 - 2**20
@@ -92,6 +95,9 @@ class HostFile:
     ) -> KernelFunction:
         if isinstance(plan.sketch, Rows):
             return rows_function(program, kernel, name, narrow, resident, plan.pdl, _ragged(plan), plan.sketch.held)
+        if isinstance(plan.sketch, Turned):
+            assert kernel.turned is not None
+            return turned_function(program, kernel.turned, name, narrow, plan.pdl)
         if isinstance(plan.sketch, Columns):
             return columns_function(program, kernel, name, narrow, plan.pdl)
         if isinstance(kernel, StreamKernel):
@@ -212,6 +218,8 @@ class HostFile:
             return self._launch_rows(program, function, plan)
         if isinstance(sketch, Columns):
             return self._launch_columns(program, function, plan)
+        if isinstance(sketch, Turned):
+            return self._launch_turned(program, function, plan)
         if isinstance(kernel, StreamKernel):
             return self._launch_stream(program, function, plan)
         if isinstance(kernel, StepsKernel):
@@ -263,6 +271,14 @@ class HostFile:
             head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
             lines += [head if len(arms) > 1 else "{", f"    {launched}"]
         return [*lines, "}"]
+
+    def _launch_turned(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
+        kernel, sketch = function.kernel, plan.sketch
+        assert isinstance(sketch, Turned) and isinstance(kernel, TurnedKernel)
+        threads, along = ("THREADS", "ALONG") if self.open else (str(sketch.threads), str(sketch.along))
+        grid = f"static_cast<unsigned>({blocks_of(program, kernel, along, sketch.across)})"
+        call = f"{function.name}<{threads}, {along}, {sketch.across}>"
+        return [self._launched(call, grid, threads, function.arguments, plan.pdl)]
 
     def _launch_stream(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         """The host asks `plan_stream` how many queries a block takes, and how many blocks share the keys."""

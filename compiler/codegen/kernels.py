@@ -27,7 +27,7 @@ from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, indices_of, loads_of, walk
 from compiler.draft.index import Index, estimate, index_is_divided
-from compiler.draft.partition import Member
+from compiler.draft.partition import FLAT, Member
 from compiler.draft.printing import Scope, _bare, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram, PackedKernel
@@ -55,7 +55,7 @@ class KernelFunction:
 
 def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged: int = 0, edges: bool = False) -> Text:
     """`ragged`: elements of a pack of rows that packs do not divide; 0: packs are the program's. `edges`: see ragged.py."""
-    fast = all(b.dtype not in (torch.float32, torch.float64) for b in _large(program))
+    fast = may_approximate(program)
     text = (
         RaggedText(program, kernel, fast, ragged, edges)
         if ragged
@@ -63,6 +63,11 @@ def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged
     )
     text.staged = {}
     return text
+
+
+def may_approximate(program: KernelProgram) -> bool:
+    """Whether exact functions may be the device's fast ones."""
+    return all(b.dtype not in (torch.float32, torch.float64) for b in _large(program))
 
 
 SMALL_SHARE = 16
@@ -76,6 +81,21 @@ def _large(program: KernelProgram) -> list[Buffer]:
     count = {b: estimate(b.elements, program.lowered.hints) for b in floats}
     large = [b for b in floats if len(b.shape) == rank and b.shape[-1] != 1]
     return [b for b in large if SMALL_SHARE * count[b] > max(count.values())] or floats
+
+
+def widest_read(program: KernelProgram, kernel: PackedKernel) -> int:
+    """Bytes that a thread reads side by side of a large tensor for one pack, where lanes have several neighbours each; 0 where they have few."""
+    if kernel.width == 1 or kernel.layout != FLAT or kernel.inner:
+        return 0
+    text = open_text(program, kernel, narrow=True)
+    count = lambda buffer: estimate(buffer.elements, program.lowered.hints)  # noqa: E731
+    found = [w for w in text.windows(parts_of(text)[2]) if w.width >= MANY_NEIGHBOURS * kernel.width and not w.edged]
+    most = max(map(count, [*program.inputs.values(), *program.outputs.values()]))
+    return max((w.width * w.buffer.dtype.itemsize for w in found if SMALL_SHARE * count(w.buffer) > most), default=0)
+
+
+MANY_NEIGHBOURS = 4
+"""Of a lane, from which on threads that read whole packs' worth of them lie far apart."""
 
 
 def signature(

@@ -27,6 +27,8 @@ LANE_OPERATIONS: dict[str, Callable] = {
 
 MOST_PACKS = 4
 """Of a window."""
+MOST_NEIGHBOURS = 12
+"""Of a lane, in a window of whole packs: a filter of three by three is nine."""
 CHEAP = 24
 """What branches may cost of which both are computed then."""
 
@@ -51,7 +53,7 @@ def odd_width(buffer: Buffer, first: Index, most: int, lanes: int) -> list[int]:
     steps = [int(term.as_coeff_Mul()[0]) for term in sympy.Add.make_args(first) if term.free_symbols]
     width = math.gcd(*steps) if all(step > 0 for step in steps) else 0
     whole = width % lanes == 0 and width * buffer.dtype.itemsize % 16 == 0
-    return [width] if whole and most < width <= 8 * lanes else []
+    return [width] if whole and most < width <= MOST_NEIGHBOURS * lanes else []
 
 
 def holding(condition: Expr, lane: Index, width: int) -> frozenset[int] | None:
