@@ -31,7 +31,8 @@ from compiler.schedule import (
 )
 from compiler.steps import StepsKernel
 from compiler.streams import StreamKernel
-from compiler.turned import LEAST_EXTENT, TurnedKernel
+from compiler.strides import LEAST_EXTENT
+from compiler.turned import TurnedKernel
 from kernels.spec import DTYPE_BYTES, Frozen, Workload
 
 PACK_BYTES = 16
@@ -90,8 +91,12 @@ def _versions(
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
     if all(isinstance(kernel, ProductKernel | StepsKernel) for kernel in programs(dtype, 1).kernels):
         vector = 1  # what lies side by side it finds out itself
-    widest = max((widest_read(programs(dtype, vector), kernel) for kernel in programs(dtype, vector).kernels), default=0)
+    widest = max(
+        (widest_read(programs(dtype, vector), kernel) for kernel in programs(dtype, vector).kernels), default=0
+    )
     packs = max(min(vector, LEAST_PACK), vector * READ_BYTES // max(widest, READ_BYTES))
+    if any(kernel.turned for kernel in programs(dtype, packs).kernels):
+        packs = _that_fits(programs, dtype, packs, workloads)
     for width in dict.fromkeys((packs,) if lean else (packs, 1)):
         program = programs(dtype, width)
         apart = _ragged(program, vector) if width == 1 else frozenset()
@@ -111,6 +116,14 @@ def _versions(
         yield ScheduleVersion(vector=width, kernels=loop)
     last = tuple(_plan(kernel, 1, None, None, choice, loops=True) for kernel in programs(dtype, 1).kernels)
     yield ScheduleVersion(vector=1, narrow=False, kernels=last)
+
+
+def _that_fits(programs, dtype: str, packs: int, workloads: list[Workload]) -> int:
+    """Elements of the widest packs that some size is whole ones of; those of before where there are no such: rows of 196 are packs of four."""
+    for width in (packs >> shift for shift in range(packs.bit_length() - 1)):
+        if any(programs(dtype, width).fits(workload.axes) for workload in workloads):
+            return width
+    return packs
 
 
 READ_BYTES, LEAST_PACK = 32, 2

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from compiler.draft.index import Index, product, unflatten
+from compiler.draft.expressions import indices_of
+from compiler.draft.index import FloorDiv, Index, Modulo, product, unflatten
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition
 from compiler.draft.tensors import Buffer, Definition
 from compiler.draft.tensors import Program as Lowered
+from compiler.strides import LEAST_EXTENT, goes_across, steps_of_loads
 
 if TYPE_CHECKING:
     from compiler.turned import TurnedKernel
@@ -33,6 +35,10 @@ class PackedKernel(Kernel):
     width: int = 1
     loops: dict[Index, Index] = field(default_factory=dict)
     """Variables of packs of shorter rows, and how many these have: see `parts`."""
+    row_of_packs: Index = field(default_factory=lambda: sympy.Integer(1))
+    """Elements of the axes that packs go along together, of which they divide none; one where there are no such."""
+    crosses: bool = False
+    """Whether it folds along an axis that what it reads does not lie side by side along."""
     turned: TurnedKernel | None = None
     """The same by tiles, where it reads along one axis and writes along another."""
 
@@ -59,15 +65,46 @@ class Fusion(Partition):
             return FLAT
         # A thread that folded a few neighbours alone would load them one by one.
         whole = self.vector > 1 and _is_multiple(kernel.ranges[last], self.vector)
-        return ROW if whole or not length.is_Integer or length > self.short_fold else FLAT
+        if not whole and length.is_Integer and length <= self.short_fold:
+            return FLAT
+        assert isinstance(kernel, PackedKernel)
+        kernel.crosses = self._folds_across(kernel, definition)
+        return FLAT if kernel.crosses else ROW
+
+    def _folds_across(self, kernel: Kernel, definition: Definition) -> bool:
+        """Whether the largest tensor that is folded lies side by side along the last kept axis: threads then go along that."""
+        long = [axis for axis, size in enumerate(kernel.ranges) if size != 1]
+        folded, kept = ([axis for axis in long if (axis in kernel.reduced) == one] for one in (True, False))
+        estimate = self.program.estimate
+        if self.short_fold != SHORT_FOLD or len(folded) != 1 or not kept or kernel.length.is_Integer:
+            return False
+        loads = steps_of_loads(definition, self.program.ranges)
+        largest = max(loads, key=lambda found: estimate(found[0].args[0].elements), default=None)
+        wide = estimate(kernel.ranges[kept[-1]]) >= LEAST_EXTENT
+        return largest is not None and wide and goes_across(largest[1], kept[-1], folded[0])
+
+    def _turns(self, kernel: Kernel, definition: Definition) -> bool:
+        """Whether a map of other axes than the kernel's goes across what it reads: tiles of its own serve it better."""
+        if kernel.reduced or definition.reduced or definition.ranges == kernel.ranges or self.short_fold != SHORT_FOLD:
+            return False
+        long = [axis for axis, size in enumerate(definition.ranges) if size != 1]
+        wide = [axis for axis in long if self.program.estimate(definition.ranges[axis]) >= LEAST_EXTENT]
+        if not wide or wide[-1] != long[-1]:
+            return False
+        found = steps_of_loads(definition, self.program.ranges)
+        return any(goes_across(steps, axis, long[-1]) for _, steps in found for axis in wide[:-1])
 
     def _member(self, kernel: Kernel, definition: Definition, position: int) -> Member | None:
         """Beside reductions of tall columns only what follows from them for each column: else a thread would go along a column alone."""
+        if kernel.members and self._turns(kernel, definition):
+            return None
         found = super()._member(kernel, definition, position)
         later = found is not None and (found.stage > 0 if definition.reduced else not found.per_row)
         return None if later and self._is_tall(kernel) else found
 
     def _is_tall(self, kernel: Kernel) -> bool:
+        if isinstance(kernel, PackedKernel) and kernel.crosses:
+            return True
         if kernel.layout != FLAT or all(end.is_Integer for _, end in kernel.inner):
             return False
         estimate = self.program.estimate
@@ -116,12 +153,43 @@ class Fusion(Partition):
             kernel.inner = [(along, product(folded))]
             inner = iter(unflatten(along, folded, variables))
         else:
-            last = next((size for size in reversed(kept) if size != 1), sympy.Integer(1))
-            kernel.row, kernel.pack, kernel.width = self._packed("pack", product(kept), last)
+            first = self._first_of_row(kept, reduced, definition)
+            kernel.row, kernel.pack, kernel.width = self._packed("pack", product(kept), product(kept[first:]))
+            kernel.row_of_packs = product(kept[first:]) if product(kept[first + 1 :]) != 1 else sympy.Integer(1)
             loops = [variables.variable(name(f"step_{axis}"), size) for axis, size in enumerate(folded)]
             kernel.inner = [(loop, end) for loop, end in zip(loops, folded, strict=True) if end != 1]
             inner = iter(loops)
         kernel.row_name = "row"
-        outer = iter(unflatten(kernel.row, kept, variables))
+        outer = iter(self._axes_at(kernel.row, kept, len(kept) if kernel.layout == ROW else first))
         kernel.axes = [next(inner) if axis in reduced else next(outer) for axis in range(len(ranges))]
         return kernel
+
+    def _axes_at(self, element: Index, sizes: list[Index], first: int) -> list[Index]:
+        """Where an element is, the axes from `first` on told from their own element: packs of all of these divide no axis of them."""
+        *outer, along = unflatten(element, [*sizes[:first], product(sizes[first:])], self.program.ranges)
+        return [*outer, *unflatten(along, sizes[first:], self.program.ranges)]
+
+    def _position_in(self, kernel: Kernel, element: Index, ranges: tuple[Index, ...]) -> list[Index]:
+        if isinstance(kernel, PackedKernel) and kernel.row_of_packs != 1:
+            for first in range(len(ranges)):
+                if sympy.expand(product(ranges[first:]) - kernel.row_of_packs) == 0:
+                    return self._axes_at(element, list(ranges), first)
+        return super()._position_in(kernel, element, ranges)
+
+    def _first_of_row(self, kept: list[Index], reduced, definition: Definition) -> int:
+        """The axis from which on elements lie in rows of packs: the last one, or one before it with which it is as one wherever it is read."""
+        last = max((axis for axis, size in enumerate(kept) if size != 1), default=0)
+        if self.vector == 1 or _is_multiple(kept[last] if kept else sympy.Integer(1), self.vector):
+            return last
+        for first in range(last - 1, -1, -1):
+            if not kept[first].is_Integer:
+                break
+            if _is_multiple(product(kept[first:]), self.vector):
+                along, *_ = self._packed("probe", product(kept), product(kept[first:]))
+                outer = iter(self._axes_at(along, kept, first))
+                inner = (self.program.ranges.named(f"read{axis}", size) for axis, size in enumerate(definition.ranges))
+                at = [step if axis in reduced else next(outer) for axis, step in enumerate(inner)]
+                indices = indices_of([definition.element(at)])
+                if all(self.lane not in atom.free_symbols for i in indices for atom in i.atoms(FloorDiv, Modulo)):
+                    return first
+        return last

@@ -176,7 +176,7 @@ def lower_program(
                     continue
                 if how in REDUCTIONS and has_few_long_rows(found, traced):
                     spare, tried = found, [one for one in tried if one[2] == APART]
-                elif how == APART and spare is None:
+                elif how == APART and spare is None and not any(kernel.crosses for kernel in found.kernels):
                     spare, tried = found, kept
                 elif how == IN_MEMORY and spare is not None:
                     return found if is_small(found, traced) else spare
@@ -205,17 +205,17 @@ def folds_neighbours(program: KernelProgram) -> bool:
 
 
 def _folds_neighbours(kernel: PackedKernel) -> bool:
-    (last, *others) = [axis for axis in range(len(kernel.ranges) - 1, -1, -1) if kernel.ranges[axis] != 1]
-    alone = all(m.per_row or (m.definition.reduced and m.stage == 0 and m.definition.kind in JOINED) for m in kernel.members)
-    if not others or kernel.reduced & {last, *others} != {last} or not alone:
+    long = [axis for axis, size in enumerate(kernel.ranges) if size != 1]
+    kept = [axis for axis in long if axis not in kernel.reduced]
+    folds = [m for m in kernel.members if m.definition.reduced]
+    alone = all(m.per_row or (m in folds and m.stage == 0 and m.definition.kind in JOINED) for m in kernel.members)
+    if not kept or long[-1] not in kernel.reduced or not alone:
         return False
     at = [sympy.Symbol(f"read{axis}", integer=True, nonnegative=True) for axis in range(len(kernel.ranges))]
-    size = kernel.ranges[last]
-    loads = [
-        load for m in kernel.members if m.definition.reduced for load in loads_of([m.definition.element(at)]) if load.op == "load"
-    ]  # fmt: skip
-    places = [sympy.expand(load.args[1]) for load in loads]
-    return any(p.coeff(at[last]) == 1 and sympy.expand(p.coeff(at[others[0]]) - size) == 0 for p in places)
+    loads = loads_of([m.definition.element(at) for m in folds])
+    places = [sympy.expand(load.args[1]) for load in loads if load.op == "load"]
+    size, last, before = kernel.ranges[long[-1]], at[long[-1]], at[kept[-1]]
+    return any(p.coeff(last) == 1 and sympy.expand(p.coeff(before) - size) == 0 for p in places)
 
 
 def _wider(program: KernelProgram) -> dict[str, int]:

@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 import sympy
 
 from compiler.draft.expressions import Expr, make, put, walk
-from compiler.draft.index import Index, joined, product, unflatten
+from compiler.draft.index import Index, product, unflatten
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import FLAT
 from compiler.draft.tensors import Buffer
 from compiler.kernel import Fusion, PackedKernel
+from compiler.strides import goes_across, loads_at_once, strides_along
 
 PACK_BYTES = 16
 MOST_TILES = 3
 """Of a kernel: each takes shared memory and loads of its own."""
-LEAST_EXTENT = 16
-"""Elements of both axes below which most of a tile would stay empty."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +49,6 @@ class TurnedKernel(PackedKernel):
     tiles: dict[Buffer, TileFill] = field(default_factory=dict)
     pitches: dict[Buffer, sympy.Symbol] = field(default_factory=dict)
     """Of each tile, how far a row of it is from the next, in elements."""
-
-
-def loads_at_once(roots: list[Expr]) -> list[Expr]:
-    """Loads that no condition guards, once each."""
-    found: dict[int, Expr] = {}
-    stack, seen = list(reversed(roots)), set[int]()
-    while stack:
-        expr = stack.pop()
-        if id(expr) in seen:
-            continue
-        seen.add(id(expr))
-        if expr.op == "load":
-            found[id(expr)] = expr
-        guards = expr.op in ("masked", "only_if", "repeated", "halved")
-        stack += [arg for arg in reversed(expr.args[:1] if guards else expr.args) if isinstance(arg, Expr)]
-    return list(found.values())
 
 
 def turn(fusion: Fusion, kernel: PackedKernel, stored: set[Buffer]) -> TurnedKernel | None:
@@ -97,7 +80,6 @@ def turn(fusion: Fusion, kernel: PackedKernel, stored: set[Buffer]) -> TurnedKer
         again = fusion._member(made, member.definition, len(fusion.steps))
         if again is None:
             return None
-        again.value = _with_joined_places(again.value)
         made.members.append(again)
     return made if _take_tiles(fusion, made, stored) else None
 
@@ -116,13 +98,13 @@ def _axes_of(
         return None
     at = [fusion.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(ranges)]
     values = [member.definition.element(at) for member in kernel.members]
-    steps = {load: _strides(load.args[1], at) for load in walk(values) if load.op == "load"}
+    steps = {load: strides_along(load.args[1], at) for load in walk(values) if load.op == "load"}
     last, weights = long[-1], dict[int, int]()
     turned = _turnable(loads_at_once(values), kernel, stored)
     for load in turned:
         stride = steps[load]
-        unit = next((axis for axis in long[:-1] if stride[axis] == 1), None)
-        if unit is not None and stride[last] not in (None, 0, 1):
+        unit = next((axis for axis in long[:-1] if goes_across(stride, axis, last)), None)
+        if unit is not None:
             weights[unit] = max(weights.get(unit, 0), fusion.program.estimate(load.args[0].elements))
     if not weights:
         return None
@@ -151,34 +133,13 @@ def _turnable(loads: list[Expr], kernel: PackedKernel, stored: set[Buffer]) -> l
     return [load for load in loads if load.args[0] not in kernel.made and load.args[0].text not in written]
 
 
-def _strides(place: Index, at: list[Index]) -> list[Index | None]:
-    """How far an element is from the next along each axis; None where that depends on where it is."""
-    place, found = sympy.expand(place), []
-    for variable in at:
-        step = place.coeff(variable) if variable.is_Symbol else sympy.Integer(0)
-        rest = sympy.expand(place - step * variable)
-        known = variable not in rest.free_symbols and not step.free_symbols & set(at)
-        found.append(step if known else None)
-    return found
-
-
-def _with_joined_places(value: Expr) -> Expr:
-    def other(expr: Expr) -> Expr | None:
-        if expr.op != "load":
-            return None
-        place = joined(expr.args[1])
-        return None if place == expr.args[1] else make("load", expr.args[0], place, type=expr.type)
-
-    return put(value, other)
-
-
 def _take_tiles(fusion: Fusion, kernel: TurnedKernel, stored: set[Buffer]) -> bool:
     """Puts loads of tiles for those of memory that go across; whether there are any."""
     lane = fusion.lane if kernel.width > 1 else kernel.pack
     at = [kernel.across, lane, *([kernel.pack] if kernel.width > 1 else [])]
     new: dict[Expr, Expr] = {}
     for load in _turnable(loads_at_once([member.value for member in kernel.members]), kernel, stored):
-        strides = _strides(load.args[1], at)
+        strides = strides_along(load.args[1], at)
         if strides[0] != 1 or any(step is None or step == 0 for step in strides) or strides[1] == 1:
             continue
         if sympy.expand(strides[-1] - (kernel.width if kernel.width > 1 else 1) * strides[1]) != 0:

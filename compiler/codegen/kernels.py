@@ -440,6 +440,10 @@ def _ahead(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> tuple[d
     return found, numbers
 
 
+MOST_UNROLLED = 8
+"""Steps up to which a loop whose end is known has none left."""
+
+
 def elements_function(
     program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, ragged: int = 0
 ) -> KernelFunction:
@@ -471,7 +475,9 @@ def elements_function(
         body.lines += indent(accumulators(text, here, True), 3)
         made = run_pass(text, body, here, written, array=True)
         for depth, loop in enumerate(loops):
-            unroll = ["#pragma unroll 4"] if depth == len(loops) - 1 else []
+            steps = kernel.inner[depth][1]
+            whole = steps.is_Integer and steps <= MOST_UNROLLED
+            unroll = [f"#pragma unroll{'' if whole else ' 4'}"] if depth == len(loops) - 1 else []
             body.lines += indent([*unroll, loop], 3 + depth)
         body.lines += made.lines(3 + len(loops))
         body.lines += indent(["}"] * len(loops), 3)

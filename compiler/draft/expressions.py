@@ -206,6 +206,23 @@ def put(expr: Expr, other) -> Expr:
     return visit(expr)
 
 
+def replace_indices(expr: Expr, change) -> Expr:
+    """The expression with what `change` makes of each index in its place."""
+    done: dict[int, Expr] = {}
+
+    def visit(one: Expr) -> Expr:
+        if id(one) not in done:
+            args = [
+                visit(arg) if isinstance(arg, Expr) else change(arg) if isinstance(arg, sympy.Expr) else arg
+                for arg in one.args
+            ]
+            same = all(a is b for a, b in zip(args, one.args, strict=True))
+            done[id(one)] = one if same else make(one.op, *args, type=one.type)
+        return done[id(one)]
+
+    return visit(expr)
+
+
 def loads_of(roots: Iterable[Expr]) -> list[Expr]:
     """Every load below the roots, in order, once each."""
     return [expr for expr in walk(roots) if expr.op in ("load", "load_at")]

@@ -6,7 +6,7 @@ import sympy
 import torch
 
 from . import library
-from .expressions import COMPUTED, all_of, cast, compare, constant, index_value, make, masked, where
+from .expressions import COMPUTED, all_of, cast, compare, constant, index_value, make, masked, replace_indices, where
 from .index import Index, divide, flatten, modulo, number
 from .lowering import Lowering, broadcast, lowers, plain, size_of
 from .tensors import Piece, Value
@@ -265,14 +265,19 @@ def pad(low: Lowering, a: Value, amounts, value=0):
     type, after = COMPUTED[low.dtype], {len(a.shape) - 1 - c // 2: amounts[c + 1] for c in range(0, len(amounts), 2)}
 
     def formula(position):
-        at, inside = list(position), []
+        # What is read is known to be inside, which a difference that may be negative does not say: a variable does.
+        at, inside, shifts = list(position), [], {}
         for axis, amount in before.items():
             if amount:
                 inside.append(compare("ge", index_value(position[axis]), index_value(number(amount))))
-                at[axis] = position[axis] - amount
+                at[axis] = low.program.ranges.named(low.program.name("inner"), a.shape[axis])
+                shifts[at[axis]] = position[axis] - amount
             if after[axis]:
                 inside.append(compare("lt", index_value(position[axis]), index_value(a.shape[axis] + amount)))
-        return masked(all_of(inside), a.at(at), constant(value, type))
+        value_at = a.at(at)
+        if shifts:
+            value_at = replace_indices(value_at, lambda index: sympy.expand(index.xreplace(shifts)))
+        return masked(all_of(inside), value_at, constant(value, type))
 
     return low.formula(formula)
 

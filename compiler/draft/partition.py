@@ -316,13 +316,12 @@ class Partition:
 
     def _axes(self, kernel: Kernel, definition: Definition) -> tuple[list[Index], bool] | None:
         """The definition's position at the kernel's loop variables, and whether it is one of rows only."""
-        variables = self.program.ranges
         if definition.ranges == kernel.ranges:
             return list(kernel.axes), False
         elements = product(definition.ranges)
         if sympy.expand(elements - product(kernel.ranges)) == 0 and (kernel.length != 1 or not kernel.reduced):
             element = joined(flatten(kernel.axes, kernel.ranges))
-            return unflatten(element, definition.ranges, variables), False
+            return self._position_in(kernel, element, definition.ranges), False
         if (
             kernel.reduced
             and not definition.reduced
@@ -331,8 +330,12 @@ class Partition:
         ):
             kept = [axis for axis in range(len(kernel.ranges)) if axis not in kernel.reduced]
             element = joined(flatten([kernel.axes[k] for k in kept], [kernel.ranges[k] for k in kept]))
-            return unflatten(element, definition.ranges, variables), True
+            return self._position_in(kernel, element, definition.ranges), True
         return None
+
+    def _position_in(self, kernel: Kernel, element: Index, ranges: tuple[Index, ...]) -> list[Index]:
+        """Of one of a kernel's elements, the position in other ranges."""
+        return unflatten(element, ranges, self.program.ranges)
 
     # ------------------------------------------------------------------------------------------ what is written
 

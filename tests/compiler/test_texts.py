@@ -226,7 +226,7 @@ OF_PARTS = {
     "turned round": ("out rows cols", "torch.roll(x.float(), (1, -1), (0, 1)) + w", 40, "elements"),
     "running sums": ("out rows cols", "(x * 0.125).cumsum(-1)", 264, "phases"),
     "a byte of bits": (
-        "out rows cols//8 uint8", "((x > 0).view(x.shape[0], -1, 8).int() * 2 ** torch.arange(8, dtype=torch.int32)).sum(-1).to(torch.uint8)", 64, "rows",
+        "out rows cols//8 uint8", "((x > 0).view(x.shape[0], -1, 8).int() * 2 ** torch.arange(8, dtype=torch.int32)).sum(-1).to(torch.uint8)", 64, "elements",
     ),
     "steps beside a pack": (
         "out rows cols", "sum(torch.nn.functional.pad(x, (3, 2))[:, k : k + x.shape[1]] * (k - 2) for k in range(6))", 40, "elements",

@@ -1,0 +1,105 @@
+"""What is read along one axis and written along another goes through tiles; neighbours that fold into one element come in packs."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.compile import Meaning, source
+from compiler.defaults import ScheduleDefaults, schedule
+from compiler.legal import IllegalSchedule, check_schedule
+from compiler.schedule import Turned, read_head
+from tests.compiler.folders import check_text, folder_of, made
+
+SIZES = ({"n": 2, "c": 40, "s": 72}, {"n": 1, "c": 19, "s": 33}, {"n": 2, "c": 67, "s": 16})
+TURNED = {
+    "to channels last, in bytes": (
+        "in n c s", "out n s c int8", "torch.round(x.float() / (1 + w.abs())[:, None]).clamp(-128, 127).transpose(1, 2)"
+    ),
+    "beside what lies along": ("in n c s", "out n s c", "x.transpose(1, 2) * w + torch.relu(z)"),
+    "two of them, one of bytes": ("in n c s", "out n s c", "(x * k.to(x.dtype)).transpose(1, 2)"),
+    "three axes about": ("in n c s", "out s c n+15", "torch.nn.functional.pad(x, (0, 0, 0, 0, 0, 15)).permute(2, 1, 0)"),
+    "one element many times": ("in n c s", "out c s n 16", "x.expand(16, -1, -1, -1).permute(2, 3, 1, 0)"),
+    "a matrix of two axes": ("in n c s", "out s n*c", "(x.reshape(-1, x.shape[2]) * 2).T"),
+    "normalised along what does not lie together": (
+        "in n c s", "out n s c", "(lambda t: (t - t.mean(-1, keepdim=True)) * torch.rsqrt(t.var(-1, unbiased=False, keepdim=True) + 1e-2) * w)(x.float().transpose(1, 2))"
+    ),
+}  # fmt: skip
+BY_TILES = set(TURNED) - {"three axes about", "one element many times"}
+"""Of the others one is guarded, where no tile would be loaded whole, and one is the same along what it writes."""
+
+
+def folder(form: str, dtype: str, tmp_path):
+    x, out, value = TURNED[form]
+    tensors = {"x": x, "w": "in c", "z": "in n s c", "k": "in n c s int8 integers:-3:4", "out": out}
+    spec = made(
+        SIZES, (dtype,), ("cuda",), tensors={n: t for n, t in tensors.items() if n in ("x", "out") or n in value}
+    )
+    names = ", ".join(t.name for t in spec.inputs)
+    return folder_of(tmp_path, spec, f'import torch\n\n\ndef reference({names}):\n    return {{"out": {value}}}\n')
+
+
+def sketches(text: str, dtype: str) -> list[str]:
+    return [plan.sketch.sketch for plan in read_head(text).versions[dtype][0].kernels]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("form", TURNED)
+def test_what_goes_across_is_right_in_the_emulation(form, dtype, tmp_path):
+    kernel = folder(form, dtype, tmp_path)
+    text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
+    assert ("turned" in sketches(text, dtype)) == (form in BY_TILES)
+    check_text(kernel, text, tmp_path)
+
+
+@pytest.mark.parametrize("along", [16, 32, 128])
+def test_tiles_of_other_sizes_are_right(along, tmp_path):
+    kernel = folder("two of them, one of bytes", "bfloat16", tmp_path)
+    meaning = Meaning(kernel.spec, (kernel.folder / "reference.py").read_text())
+    choice = ScheduleDefaults(along=along, element_threads=along + 64, bytes=8 if along == 32 else 16)
+    sized = {"bfloat16": list(kernel.spec.workloads)}
+    check_text(kernel, meaning.text(schedule(meaning.program, ("bfloat16",), sized, choice)), tmp_path)
+
+
+def test_a_tile_that_has_no_room_is_no_schedule(tmp_path):
+    kernel = folder("to channels last, in bytes", "float32", tmp_path)
+    meaning = Meaning(kernel.spec, (kernel.folder / "reference.py").read_text())
+    first = meaning.first_schedule("sm_90", "cuda")
+    version = first.versions["float32"][0]
+
+    def with_tile(**sides: int):
+        sketch = version.kernels[0].sketch.model_copy(update=sides)
+        changed = version.model_copy(update={"kernels": (version.kernels[0].model_copy(update={"sketch": sketch}),)})
+        return first.model_copy(update={"versions": {"float32": (changed, *first.versions["float32"][1:])}})
+
+    assert isinstance(version.kernels[0].sketch, Turned)
+    check_schedule(with_tile(along=32, across=64), first, meaning.program)
+    with pytest.raises(IllegalSchedule, match="128 by 128 have no room"):
+        check_schedule(with_tile(along=128, across=128), first, meaning.program)
+    with pytest.raises(IllegalSchedule, match="along must be one of"):
+        check_schedule(with_tile(along=48), first, meaning.program)
+
+
+def test_an_axis_of_a_few_elements_gets_no_tiles(tmp_path):
+    spec = made(({"n": 2, "s": 64},), ("float16",), ("cuda",), tensors={"x": "in n s 3 uint8", "out": "out n 3 s"})
+    text = source(spec, "def reference(x):\n    return {'out': x.transpose(1, 2) / 255}\n")
+    assert sketches(text, "float16") == ["elements"]
+
+
+FOLDED = {
+    "bits to bytes": ("in rows k*8 bool", "out rows k uint8", "(x.reshape(x.shape[0], -1, 8).int() << torch.arange(8)).sum(-1).to(torch.uint8)", "load_pack<32>(x"),
+    "largest of four": ("in rows k*4", "out rows k", "x.reshape(x.shape[0], -1, 4).abs().amax(-1) * 2", "load_pack<8>(x"),
+    "windows side by side": ("in rows 2*k 16", "out rows k 8", "torch.nn.functional.avg_pool2d(x[:, None], 2)[:, 0]", "load_pack<8>(x"),
+    "a window of channels": ("in rows k 6 6", "out rows k 6 6", "torch.nn.functional.local_response_norm(x, 3)", "load_pack<4>(x"),
+}  # fmt: skip
+"""(x, out, the value, what the text loads it by)."""
+
+
+@pytest.mark.parametrize("form", FOLDED)
+def test_neighbours_that_one_thread_folds_come_in_packs(form, tmp_path):
+    x, out, value, load = FOLDED[form]
+    sizes = ({"rows": 5, "k": 16}, {"rows": 3, "k": 5})
+    spec = made(sizes, ("float32",), ("cuda",), tensors={"x": x, "out": out})
+    kernel = folder_of(tmp_path, spec, f'import torch\n\n\ndef reference(x):\n    return {{"out": {value}}}\n')
+    text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
+    assert load in text
+    check_text(kernel, text, tmp_path)
