@@ -140,9 +140,10 @@ def _take_tiles(fusion: Fusion, kernel: TurnedKernel, stored: set[Buffer]) -> bo
     new: dict[Expr, Expr] = {}
     for load in _turnable(loads_at_once([member.value for member in kernel.members]), kernel, stored):
         strides = strides_along(load.args[1], at)
-        if strides[0] != 1 or any(step is None or step == 0 for step in strides) or strides[1] == 1:
+        steps = [step for step in strides if step is not None and step != 0]
+        if len(steps) < len(at) or steps[0] != 1 or steps[1] == 1:
             continue
-        if sympy.expand(strides[-1] - (kernel.width if kernel.width > 1 else 1) * strides[1]) != 0:
+        if sympy.expand(steps[-1] - kernel.width * steps[1]) != 0:
             continue
         buffer, program = load.args[0], fusion.program
         tile = Buffer(program.name(f"{buffer.name}_tile"), buffer.shape, buffer.dtype)

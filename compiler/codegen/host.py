@@ -15,7 +15,7 @@ from compiler.codegen.kernels import KernelFunction, elements_function, in_axes,
 from compiler.codegen.ragged import extent_of
 from compiler.codegen.scratch import of_the_pool
 from compiler.codegen.text import _factor, element_type
-from compiler.codegen.turned import blocks_of, turned_function
+from compiler.codegen.turned import launch_of, turned_function
 from compiler.cuda import CUDA
 from compiler.draft.index import Index
 from compiler.draft.partition import ROW
@@ -38,7 +38,6 @@ from compiler.schedule import (
 )
 from compiler.steps import StepsKernel
 from compiler.streams import StreamKernel
-from compiler.turned import TurnedKernel
 from kernels.spec import Spec
 
 NARROW = 2**31 - 2**20
@@ -96,7 +95,6 @@ class HostFile:
         if isinstance(plan.sketch, Rows):
             return rows_function(program, kernel, name, narrow, resident, plan.pdl, _ragged(plan), plan.sketch.held)
         if isinstance(plan.sketch, Turned):
-            assert kernel.turned is not None
             return turned_function(program, kernel.turned, name, narrow, plan.pdl)
         if isinstance(plan.sketch, Columns):
             return columns_function(program, kernel, name, narrow, plan.pdl)
@@ -219,7 +217,8 @@ class HostFile:
         if isinstance(sketch, Columns):
             return self._launch_columns(program, function, plan)
         if isinstance(sketch, Turned):
-            return self._launch_turned(program, function, plan)
+            call, grid, threads = launch_of(program, function, sketch, bool(self.open))
+            return [self._launched(call, grid, threads, function.arguments, plan.pdl)]
         if isinstance(kernel, StreamKernel):
             return self._launch_stream(program, function, plan)
         if isinstance(kernel, StepsKernel):
@@ -271,14 +270,6 @@ class HostFile:
             head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
             lines += [head if len(arms) > 1 else "{", f"    {launched}"]
         return [*lines, "}"]
-
-    def _launch_turned(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
-        kernel, sketch = function.kernel, plan.sketch
-        assert isinstance(sketch, Turned) and isinstance(kernel, TurnedKernel)
-        threads, along = ("THREADS", "ALONG") if self.open else (str(sketch.threads), str(sketch.along))
-        grid = f"static_cast<unsigned>({blocks_of(program, kernel, along, sketch.across)})"
-        call = f"{function.name}<{threads}, {along}, {sketch.across}>"
-        return [self._launched(call, grid, threads, function.arguments, plan.pdl)]
 
     def _launch_stream(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         """The host asks `plan_stream` how many queries a block takes, and how many blocks share the keys."""

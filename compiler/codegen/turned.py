@@ -13,7 +13,7 @@ from compiler.draft.index import Index
 from compiler.draft.printing import Scope, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
-from compiler.schedule import WARP
+from compiler.schedule import WARP, Turned
 from compiler.turned import TurnedKernel
 
 PADDING = {1: 5, 2: 3}
@@ -37,8 +37,11 @@ class TurnedText(Text):
         return None if buffer in self.tiles else super().window(buffer, place, by, lanes)
 
 
-def turned_function(program: KernelProgram, kernel: TurnedKernel, name: str, narrow: bool, pdl: bool) -> KernelFunction:
+def turned_function(
+    program: KernelProgram, kernel: TurnedKernel | None, name: str, narrow: bool, pdl: bool
+) -> KernelFunction:
     """`template <int Threads, int Along, int Across>`: a block to a tile."""
+    assert kernel is not None, "only kernels that have tiles are planned so"
     text = TurnedText(program, kernel, "int" if narrow else "int64_t")
     stores, _, roots = parts_of(text)
     fills = [fill.load for fill in kernel.tiles.values()]
@@ -125,10 +128,14 @@ def _fill(text: TurnedText, kernel: TurnedKernel, along: str, across: str) -> li
     return [*declared, *loads, *puts]
 
 
-def blocks_of(program: KernelProgram, kernel: TurnedKernel, along: str, across: int) -> str:
-    """How many tiles there are, in the entry's names."""
+def launch_of(program: KernelProgram, function: KernelFunction, sketch: Turned, searched: bool) -> tuple[str, str, str]:
+    """(what is called, the blocks, the threads of each), a block to a tile. `searched`: numbers are the search's."""
+    kernel = function.kernel
+    assert isinstance(kernel, TurnedKernel)
+    threads, along = ("THREADS", "ALONG") if searched else (str(sketch.threads), str(sketch.along))
     tiles = [
         f"((({in_axes(program, extent)}) + {by} - 1) / {by})"
-        for extent, by in ((kernel.along_extent, along), (kernel.across_extent, across))
+        for extent, by in ((kernel.along_extent, along), (kernel.across_extent, sketch.across))
     ]
-    return f"({in_axes(program, kernel.batches)}) * {' * '.join(tiles)}"
+    blocks = f"static_cast<unsigned>(({in_axes(program, kernel.batches)}) * {' * '.join(tiles)})"
+    return f"{function.name}<{threads}, {along}, {sketch.across}>", blocks, threads
