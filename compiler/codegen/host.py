@@ -15,7 +15,7 @@ from compiler.codegen.kernels import KernelFunction, elements_function, in_axes,
 from compiler.codegen.ragged import extent_of
 from compiler.codegen.scratch import of_the_pool
 from compiler.codegen.text import _factor, element_type
-from compiler.codegen.turned import launch_of, turned_function
+from compiler.codegen.turned import launch_of, tile_function
 from compiler.cuda import CUDA
 from compiler.draft.index import Index
 from compiler.draft.partition import ROW
@@ -95,7 +95,7 @@ class HostFile:
         if isinstance(plan.sketch, Rows):
             return rows_function(program, kernel, name, narrow, resident, plan.pdl, _ragged(plan), plan.sketch.held)
         if isinstance(plan.sketch, Turned):
-            return turned_function(program, kernel.turned, name, narrow, plan.pdl)
+            return tile_function(program, kernel.turned, name, narrow, plan.pdl)
         if isinstance(plan.sketch, Columns):
             return columns_function(program, kernel, name, narrow, plan.pdl)
         if isinstance(kernel, StreamKernel):

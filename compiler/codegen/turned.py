@@ -37,7 +37,7 @@ class TurnedText(Text):
         return None if buffer in self.tiles else super().window(buffer, place, by, lanes)
 
 
-def turned_function(
+def tile_function(
     program: KernelProgram, kernel: TurnedKernel | None, name: str, narrow: bool, pdl: bool
 ) -> KernelFunction:
     """`template <int Threads, int Along, int Across>`: a block to a tile."""
