@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from compiler.codegen import columns, ragged
 from compiler.codegen.kernels import widest_read
-from compiler.draft.expressions import loads_of, walk
+from compiler.draft.expressions import loads_of, symbols_of, walk
 from compiler.draft.partition import ROW
 from compiler.frontend import NoProgram
 from compiler.phases import PhasesKernel
@@ -89,8 +89,9 @@ def _versions(
     programs, dtype: str, workloads: list[Workload], choice: ScheduleDefaults, lean: bool
 ) -> Iterator[ScheduleVersion]:
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
-    if all(isinstance(kernel, ProductKernel | StepsKernel) for kernel in programs(dtype, 1).kernels):
-        vector = 1  # what lies side by side it finds out itself
+    alone = programs(dtype, 1).kernels
+    if all(isinstance(kernel, ProductKernel | StepsKernel) for kernel in alone) or any(map(_seeks, alone)):
+        vector = 1  # what lies side by side a product finds out itself
     widest = max(
         (widest_read(programs(dtype, vector), kernel) for kernel in programs(dtype, vector).kernels), default=0
     )
@@ -139,6 +140,11 @@ def _turns(program: KernelProgram, kernel: PackedKernel, workloads: list[Workloa
         for workload in workloads
         if program.fits(workload.axes)
     )
+def _seeks(kernel: PackedKernel) -> bool:
+    """Whether a row's elements read at places that are computed of where they stand, such as a bias by distance. Neighbours read lines that
+    lie close by, and a multiprocessor looks up one line a cycle: threads should take neighbours, not packs."""
+    places = [load.args[3] for load in loads_of(kernel.roots) if load.op == "load_at"]
+    return kernel.layout == ROW and any(kernel.pack in symbols_of(place) and not loads_of([place]) for place in places)
 
 
 def _ragged(program: KernelProgram, vector: int) -> frozenset[int]:

@@ -100,11 +100,33 @@ EXTREMES = ("scan_max", "scan_min")
 def _scan(kind: str, before, low: Lowering, a: Value, dim, **more):
     if low.program.settles:
         return before(low, a, dim, **more)
+    if kind == "scan_sum" and (found := _differences_summed(low, a, dim)) is not None:
+        return found
     is_kept(low)
     pair = kind in EXTREMES
     dtype = low.meta[0].dtype if pair else low.dtype
     made = low.program.scan(kind, a, dim, dtype, False, False) if a.shape else a
     return (made, low.program.formula(made.shape, torch.int64, _unread, low.name)) if pair else made
+
+
+def _differences_summed(low: Lowering, a: Value, dim: int) -> Value | None:
+    """Sums of integers' differences: what stands there less what stood first."""
+    if a.dtype != torch.int64 or low.dtype != torch.int64 or not a.shape:
+        return None
+    axis, program = dim % len(a.shape), low.program
+    at = [program.ranges.named(f"read{n}", size) for n, size in enumerate(a.shape)]
+    whole = a.at(at)
+    if whole.op != "sub" or any(one.op != "load" for one in whole.args):
+        return None
+    (buffer, behind), (other, ahead) = (one.args for one in whole.args)
+    if buffer is not other or sympy.expand(ahead.subs(at[axis], at[axis] + 1) - behind) != 0:
+        return None
+
+    def element(position: Position) -> Expr:
+        first = [sympy.S.Zero if n == axis else one for n, one in enumerate(position)]
+        return make("sub", a.at(position).args[0], a.at(first).args[1], type="int64_t")
+
+    return low.formula(element, a.shape, torch.int64)
 
 
 def _unread(position: Position) -> Expr:
@@ -178,7 +200,7 @@ def _reduced(low: Lowering, a: Value, dim, indices: Value, source: Value, reduce
 
 
 def _place_in(low: Lowering, row: Value, value: Value, right: bool) -> Value:
-    """How many of a sorted row stand before each value, found by halving."""
+    """How many of a sorted row stand before each value, found by halving; in memory where there is any, so that each is found once."""
     program, length, lead = low.program, row.shape[-1], len(row.shape) - 1
 
     def element(position: Position) -> Expr:
@@ -186,7 +208,12 @@ def _place_in(low: Lowering, row: Value, value: Value, right: bool) -> Value:
         one, sought = row.at([*position[:lead], step]), value.at(position)
         return make("halved", step, length, compare("le" if right else "lt", one, sought), type="int64_t")
 
-    return low.formula(element, value.shape)
+    if not program.in_memory:
+        return low.formula(element, value.shape)
+    out = program.allocate(value.shape, torch.int64, low.name)
+    return program.define(
+        Definition(program.next_order(), "map", value.shape, frozenset(), element, [out], low.name, "int64_t")
+    )[0]
 
 
 def _searchsorted(low: Lowering, row: Value, value, out_int32=False, right=False, side=None, sorter=None):

@@ -443,7 +443,7 @@ class HostFile:
         without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
         without += [] if "launch_with_shared<" in body else ["#define WITHOUT_STREAMS"]
         without += [] if "team_first<" in body else ["#define WITHOUT_FIRSTS"]
-        in_phases = "launch_phases(" in body or "launch_one_unit(" in body
+        in_phases = "launch_phases(" in body or "launch_one_unit<" in body
         without += [] if in_phases else ["#define WITHOUT_PHASES"]
         without += [] if "launch_with" in body or in_phases else ["#define WITHOUT_ATTRIBUTES"]
         without += [] if "wait_for_predecessor" in body else ["#define WITHOUT_PDL"]

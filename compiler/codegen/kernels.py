@@ -322,7 +322,7 @@ def rows_function(
     beside = 8 if ragged else 0  # of the one element beside a row's packs
     bytes = max(
         _bytes(loaded, beside) + 4 * len(numbers),
-        _bytes(_still_needed(text, passes, again_by), beside) + 4 * text.width * len(holds),
+        _held_bytes(text, passes, again_by, beside),
     )
     made_at_once = (2 if loops == 1 else 1) if online else 0
     return finish_function(
@@ -372,16 +372,32 @@ def find_recomputed(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list
 def _registers_hold(text: Text, passes: dict[int, list[Expr]], found: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
     """What was found; nothing where it took more than twice the registers of what is loaded."""
     loaded = _bytes(text.windows([root for roots in passes.values() for root in roots]), 0)
-    held = 4 * text.width * sum(map(len, found.values()))
-    return found if _bytes(_still_needed(text, passes, found), 0) + held <= 2 * loaded else {}
+    return found if _held_bytes(text, passes, found, 0) <= 2 * loaded else {}
 
 
-def _still_needed(text: Text, passes: dict[int, list[Expr]], held: dict[int, list[Expr]]) -> list[Window]:
-    """Windows that are read again once the first of what is held has been computed."""
-    first = min(held, default=None)
-    ids = {id(expr) for found in held.values() for expr in found}
-    later = [root for stage, roots in passes.items() if first is not None and stage > first for root in roots]
-    return text.windows(later, ids)
+def _held_bytes(text: Text, passes: dict[int, list[Expr]], held: dict[int, list[Expr]], beside: int) -> int:
+    """Of registers for a pack between two passes, at most: numbers that a later pass takes, and windows that are read again once the first
+    of what is held has been computed. An exponential that follows from a held element takes the place of that element."""
+    if not held:
+        return 0
+    made = {id(expr): stage for stage, found in held.items() for expr in found}
+    last = dict(made)
+    for stage, roots in passes.items():
+        earlier = {one for one, at in made.items() if at < stage}
+        stack, seen = list(roots), set[int]()
+        while stack:
+            expr = stack.pop()
+            if id(expr) in seen:
+                continue
+            seen.add(id(expr))
+            if id(expr) in earlier:
+                last[id(expr)] = max(last[id(expr)], stage)
+                continue
+            stack.extend(arg for arg in expr.args if isinstance(arg, Expr))
+    first = min(held)
+    later = [root for stage, roots in passes.items() if stage > first for root in roots]
+    live = max(sum(made[one] <= stage < last[one] for one in made) for stage in passes)
+    return _bytes(text.windows(later, made), beside) + 4 * text.width * live
 
 
 def _bytes(windows: Iterable[Window], beside: int) -> int:

@@ -10,7 +10,7 @@ from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
-from compiler.draft.expressions import COMPUTED, Expr, symbols_of, walk
+from compiler.draft.expressions import COMPUTED, Expr, symbols_of
 from compiler.draft.printing import STORED, Scope, _bare, index_text, number_text
 from compiler.phases import NTHS, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
@@ -23,7 +23,7 @@ LINE = 64
 
 def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu: bool) -> KernelFunction:
     text = CpuText(program, kernel) if cpu else Text(program, kernel, "int64_t", False)
-    text.names |= {"only": 1, "span": 1}
+    text.names |= {"step": 1, "span": 1}
     text.levels = [set(), set()]
     stores = [
         StoreStatement(out, p.place, p.value, 0, False, p.by, p.when)
@@ -44,21 +44,22 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
     body = []
     for number, phase in enumerate(kernel.phases):
         lines = _call(text, phase)
-        body += [f"if (only < 0 || only / 2 == {number}) {{", *indent(lines, 1), "}"] if alone else lines
+        body += [f"if constexpr (Only < 0 || Only == {number}) {{", *indent(lines, 1), "}"] if alone else lines
     unit = str(kernel.unit) if kernel.unit.is_Symbol else text.fresh("unit")
     if cpu:
         head = f"void {name}({', '.join([*parameters, 'int64_t begin', 'int64_t end'])}) {{"
         room = [f"unsigned char* const {memory} = kept_memory<0, unsigned char>({taken});"] if kernel.held else []
         loop = f"for (int64_t {unit} = begin; {unit} < end; ++{unit}) {{"
     else:
-        own = [*(["int only"] if alone else []), f"int64_t {units}", f"unsigned char* {workspace}", f"int64_t {bytes}"]
+        own = [*(["int step"] if alone else []), f"int64_t {units}", f"unsigned char* {workspace}", f"int64_t {bytes}"]
         span = (
             "BlockSpan span;"
             if not alone
-            else f"GridSpan span = {{only >= 0, only > 0 ? only % 2 : 0, {workspace} + {bytes}, reinterpret_cast<unsigned char*>(phase_memory)}};"
+            else f"GridSpan span = {{Only >= 0, step, {workspace} + {bytes}, reinterpret_cast<unsigned char*>(phase_memory)}};"
         )
         sizes += ["extern __shared__ int64_t phase_memory[];", f"[[maybe_unused]] const {span}"]
-        head = f"__global__ void __launch_bounds__(1024) {name}({', '.join([*parameters, *own])}) {{"
+        head = "template <int Only>\n" if alone else ""
+        head += f"__global__ void __launch_bounds__(1024) {name}({', '.join([*parameters, *own])}) {{"
         room = [
             f"unsigned char* const {memory} = {workspace} != nullptr ? {workspace}{'' if alone else f' + blockIdx.x * {bytes}'} : reinterpret_cast<unsigned char*>(phase_memory);",
         ] if kernel.held else []  # fmt: skip
@@ -74,8 +75,8 @@ def _is_alone(phase: Phase) -> bool:
 
 
 def _places(program: KernelProgram, phase: Phase) -> str:
-    """How many elements it adds to, in the entry's names."""
-    return in_axes(program, phase.definition.outs[0].elements) if phase.definition.kind == "add" else "0"
+    """How many elements it joins, in the entry's names."""
+    return in_axes(program, phase.definition.outs[0].elements) if phase.definition.kind in HOW else "0"
 
 
 def memory_bytes(buffer, count: str) -> str:
@@ -93,7 +94,8 @@ def launch_phases(program: KernelProgram, function: KernelFunction) -> list[str]
             f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {2 if p.definition.kind in SORTS else 1}, {_places(program, p)}}}"
             for p in kernel.phases
         )
-        return [f"launch_one_unit({', '.join([function.name, f'{{{work}}}', bytes, 'stream', *function.arguments])});"]
+        kernels = ", ".join(f"{function.name}<{only}>" for only in range(-1, len(kernel.phases)))
+        return [f"launch_one_unit<decltype(&{function.name}<0>)>({', '.join([f'{{{kernels}}}', f'{{{work}}}', bytes, 'stream', *function.arguments])});"]
     given = ", ".join([*function.arguments, in_axes(program, kernel.units)])
     return [
         f"launch_phases({function.name}, {in_axes(program, kernel.units)}, most_of({{{', '.join(f'int64_t({one})' for one in most)}}}), {bytes}, stream, {given});",
@@ -131,8 +133,10 @@ def _call(text: Text, phase: Phase) -> list[str]:
         place = f"{text.pointer(out)}[{_where(text, phase, printer, scope)}]"
         value = printer.text(phase.value, inner)
         stored = text.stored_text(out, value)
-        if kind == "add" and not isinstance(text, CpuText):
-            return _added(text, phase, ends)
+        if not isinstance(text, CpuText) and (kind == "add" or (SCATTERS[kind] and _starts_at_number(text, phase))):
+            return _joined(text, phase, ends)
+        if not isinstance(text, CpuText) and phase.outer_end == 1 and _is_rising(phase):
+            return _ranked(text, phase)
         line = f"{place} = {stored};"
         if kind == "add":
             line = f"phase_add(&{place}, {stored});"
@@ -164,7 +168,8 @@ def _call(text: Text, phase: Phase) -> list[str]:
     long = not phase.inner_end.is_Integer or phase.inner_end > SHORT_SCAN
     wide = isinstance(text, CpuText) and kind in SCANS and fold in ("sum", "prod") and type == "float" and long
     held = "double" if wide else type  # one thread adds a whole row there
-    join = [f"[]({held} a, {held} b) {{ return {FOLD_OF[fold]}; }}"]
+    quick = fold == "log_add" and not isinstance(text, CpuText)
+    join = ["LogAdd{}" if quick else f"[]({held} a, {held} b) {{ return {FOLD_OF[fold]}; }}"]
     names = _given(phase) if kind in SCANS else _given(phase).rpartition(",")[0]
     store = f"{text.pointer(out)}[{text.index(phase.place)}] = {text.stored_text(out, f'static_cast<{COMPUTED[out.dtype]}>({made})')};"
     finish = _lambda(f"{names}, {held} {made}", [store], "")
@@ -172,32 +177,51 @@ def _call(text: Text, phase: Phase) -> list[str]:
     return _ended(f"{name}<{held}>({ends}, {_start(fold, held)}, ", [element, finish, join])
 
 
-def _added(text: Text, phase: Phase, ends: str) -> list[str]:
+def _starts_at_number(text: Text, phase: Phase) -> bool:
+    """Whether what is there first is one number, not NaN: then a device can raise or lower a float by its bits."""
+    assert isinstance(text.kernel, PhasesKernel)
+    before = [p for p in text.kernel.phases if p.definition.outs[0] is phase.definition.outs[0]][0]
+    return not isinstance(text, CpuText) and before.definition.kind == "map" and before.value.op == "const"
+
+
+HOW = {"add": "Sums", "scatter_max": "Highest", "scatter_min": "Lowest"}
+
+
+def _joined(text: Text, phase: Phase, ends: str) -> list[str]:
     out, scope = phase.definition.outs[0], Scope(0)
-    halved = [one for one in walk(phase.roots[1:]) if one.op == "halved"]
-    text.rising = halved[0] if len(halved) == 1 and _is_rising(halved[0], phase) else None
     printer = Printer(text, scope, phase.roots[1:], {})
     when = None if phase.when is None else _bare(printer.text(phase.when, scope))
-    place = _where(text, phase, printer, scope)
+    place = f"static_cast<int64_t>({_where(text, phase, printer, scope)})"
     before, value = _printed(text, phase.value)
     parts = [
-        _lambda(f"{_given(phase)}, [[maybe_unused]] int64_t& known", scope.lines, f"static_cast<int64_t>({place})" if when is None else f"{when} ? static_cast<int64_t>({place}) : -1"),
+        _lambda(_given(phase), scope.lines, place if when is None else f"{when} ? {place} : -1"),
         _lambda(_given(phase), before, text.stored_text(out, value)),
-    ]  # fmt: skip
-    return _ended(
-        f"phase_add_all<{str(when is None).lower()}>({ends}, {text.pointer(out)}, {index_text(out.elements)}, ", parts
-    )
+    ]
+    how = f"{HOW[phase.definition.kind]}, {str(when is None).lower()}"
+    return _ended(f"phase_join_all<{how}>({ends}, {text.pointer(out)}, {index_text(out.elements)}, ", parts)
 
 
-def _is_rising(halved: Expr, phase: Phase) -> bool:
-    """Whether a place among sorted numbers is sought for one that grows from row to row."""
-    _, _, holds = halved.args
-    if holds.op not in ("le", "lt") or phase.outer in symbols_of(holds.args[0]):
+def _is_rising(phase: Phase) -> bool:
+    """Whether it says where, among sorted numbers, each of some that grow stands."""
+    if phase.value.op != "halved" or phase.by is not None or phase.when is not None or phase.definition.kind != "map":
         return False
-    sought = holds.args[1]
-    return (
-        sought.op == "index" and sought.args[0].free_symbols == {phase.outer} and sought.args[0].coeff(phase.outer) > 0
-    )
+    (_, _, holds), inner = phase.value.args, phase.inner
+    if holds.op not in ("le", "lt") or inner in symbols_of(holds.args[0]) or holds.args[1].op != "index":
+        return False
+    sought = holds.args[1].args[0]
+    return sought.free_symbols == {inner} and sought.coeff(inner) > 0
+
+
+def _ranked(text: Text, phase: Phase) -> list[str]:
+    step, end, condition = phase.value.args
+    before, holds = _printed(text, condition)
+    out, rank = phase.definition.outs[0], text.fresh("rank")
+    put = f"{text.pointer(out)}[{text.index(phase.place)}] = {text.stored_text(out, rank)};"
+    parts = [
+        _lambda(f"int64_t {step}, int64_t {phase.inner}", before, holds),
+        _lambda(f"int64_t {phase.inner}, int64_t {rank}", [put], ""),
+    ]
+    return _ended(f"phase_ranks(span, {index_text(phase.inner_end)}, {index_text(end)}, ", parts)
 
 
 def _start(fold: str, type: str) -> str:

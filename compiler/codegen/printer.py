@@ -81,12 +81,6 @@ class Printer(Statements):
         step, end, condition = expr.args
         name, inner = self.of.fresh("v"), Scope(scope.indent + 1, scope)
         text, tab = _bare(self.text(condition, inner)), "    " * scope.indent
-        if expr is self.of.rising:
-            scope.line(f"const auto {name}_holds = [&](int64_t {step}) {{")
-            scope.lines += [*inner.lines, f"{tab}    return {text};", f"{tab}}};"]
-            scope.line(f"const int64_t {name} = known = halve_from(known, {self.index(end)}, {name}_holds);")
-            scope.names[id(expr)] = name
-            return name
         scope.line(f"int64_t {name} = 0;")
         scope.line(f"for (int64_t beyond = {self.index(end)}; {name} < beyond;) {{")
         scope.lines += [f"{tab}    const int64_t {step} = ({name} + beyond) / 2;", *inner.lines]

@@ -64,8 +64,6 @@ class Text:
         self.names: dict[str, int] = dict.fromkeys(taken, 1)
         """How many names begin so, the parameters among them."""
         self.fold_names: dict[Member, str] = {}
-        self.rising: Expr | None = None
-        """What is halved and never less than it was: `known` is that."""
         self._folds: dict[tuple[str, str, Expr], Member] = {}
         self._resolved: dict[int, Expr] = {}
         self._levels: dict[int, int] = {}

@@ -69,118 +69,222 @@ __device__ __forceinline__ void phase_join(T* to, T value, Join join) {
     }
 }
 
+// What every number is at least: minus infinity, or the least integer.
+template <typename T>
+__device__ __forceinline__ T least_of() {
+    return T(0.5) != 0 ? static_cast<T>(-INFINITY) : static_cast<T>(UINT64_C(1) << (8 * sizeof(T) - 1));
+}
+
+// Of floats by one integer operation that nobody waits for: their bits are in order, those of negative ones in reverse. What is there is a number.
+template <typename T>
+__device__ __forceinline__ void phase_raise(T* to, T value) { phase_join(to, value, [](T a, T b) { return maximum(a, b); }); }
+template <typename T>
+__device__ __forceinline__ void phase_lower(T* to, T value) { phase_join(to, value, [](T a, T b) { return minimum(a, b); }); }
+template <>
+__device__ __forceinline__ void phase_raise<float>(float* to, float value) {
+    const unsigned bits = value != value ? 0x7fffffffu : __float_as_uint(value);
+    if (bits >> 31) {
+        atomicMin(reinterpret_cast<unsigned*>(to), bits);
+    } else {
+        atomicMax(reinterpret_cast<int*>(to), static_cast<int>(bits));
+    }
+}
+template <>
+__device__ __forceinline__ void phase_lower<float>(float* to, float value) {
+    const unsigned bits = value != value ? 0xffffffffu : __float_as_uint(value);
+    if (bits >> 31) {
+        atomicMax(reinterpret_cast<unsigned*>(to), bits);
+    } else {
+        atomicMin(reinterpret_cast<int*>(to), static_cast<int>(bits));
+    }
+}
+
 // Whether what the grid adds to is so little that each block first adds to a copy in its own memory.
 constexpr int64_t kFewPlaces = 2048;
 __host__ __device__ __forceinline__ bool are_few(int64_t places, int64_t count) { return places <= kFewPlaces && 16 * places <= count; }
 
-// The first step from `known` on, below `end`, that does not hold: most often it is one of the next two.
-template <typename Holds>
-__device__ __forceinline__ int64_t halve_from(int64_t known, int64_t end, Holds holds) {
-    int64_t begin = known, beyond = known + 1 < end ? known + 1 : end;
-    for (int round = 0; round < 2; ++round, beyond = end) {
-        while (begin < beyond) {
-            const int64_t middle = (begin + beyond) / 2;
-            if (holds(middle)) {
-                begin = middle + 1;
-            } else {
-                beyond = middle;
-            }
-        }
-        if (begin == known) {
-            break;
-        }
-    }
-    return begin;
-}
+// How what goes to a place joins what is there: `none` is nothing beside anything, `into` joins in memory in one step.
+template <typename T>
+struct Sums {
+    static __device__ __forceinline__ T none() { return T(0); }
+    static __device__ __forceinline__ T join(T a, T b) { return a + b; }
+    static __device__ __forceinline__ void into(T* to, T value) { phase_add(to, value); }
+};
+template <typename T>
+struct Highest {
+    static __device__ __forceinline__ T none() { return least_of<T>(); }
+    static __device__ __forceinline__ T join(T a, T b) { return maximum(a, b); }
+    static __device__ __forceinline__ void into(T* to, T value) { phase_raise(to, value); }
+};
+template <typename T>
+struct Lowest {
+    static __device__ __forceinline__ T none() { return static_cast<T>(-(least_of<T>() + T(1))); }
+    static __device__ __forceinline__ T join(T a, T b) { return minimum(a, b); }
+    static __device__ __forceinline__ void into(T* to, T value) { phase_lower(to, value); }
+};
 
-// Rows of a grid that go to one place one after the other, as those of a segment do, are added up first, eight loaded at once: 16 rows to a
-// thread, or more where threads remain many, since what a place is found by is sought once for all of them.
-template <bool Always, typename Span, typename T, typename Place, typename Value>
-__device__ __forceinline__ void add_runs(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
+// Rows of a grid that go to one place one after the other, as those of a segment do, are joined first, eight loaded at once: 16 rows to a
+// thread, or more where threads remain many.
+template <template <typename> class How, bool Always, typename Span, typename T, typename Place, typename Value>
+__device__ __forceinline__ void join_runs(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
     constexpr int kAhead = 8;
     const int64_t each = outer * inner / (INT64_C(1) << 19) / kAhead * kAhead, run = each < 16 ? 16 : each < 64 ? each : 64;
     phase_map(span, (outer + run - 1) / run, inner, [=](int64_t chunk, int64_t at) {
-        int64_t current = -1, known = 0;
-        T sum = T(0);
+        int64_t current = -1;
+        T joined = How<T>::none();
         const int64_t end = (chunk + 1) * run < outer ? (chunk + 1) * run : outer;
         for (int64_t first = chunk * run; first < end; first += kAhead) {
+            int64_t wanted[kAhead];
             T values[kAhead];
 #pragma unroll
             for (int ahead = 0; ahead < kAhead; ++ahead) {
-                values[ahead] = Always && first + ahead < end ? value(first + ahead, at) : T(0);
+                wanted[ahead] = first + ahead < end ? place(first + ahead, at) : current;
+                values[ahead] = first + ahead < end && (Always || wanted[ahead] >= 0) ? value(first + ahead, at) : How<T>::none();
             }
 #pragma unroll
             for (int ahead = 0; ahead < kAhead; ++ahead) {
-                if (first + ahead < end) {
-                    const int64_t wanted = place(first + ahead, at, known);
-                    if (wanted != current) {
-                        if (current >= 0) {
-                            phase_add(to + current, sum);
-                        }
-                        current = wanted;
-                        sum = T(0);
-                    }
+                if (wanted[ahead] != current) {
                     if (current >= 0) {
-                        sum = sum + (Always ? values[ahead] : value(first + ahead, at));
+                        How<T>::into(to + current, joined);
                     }
+                    current = wanted[ahead];
+                    joined = How<T>::none();
                 }
+                joined = How<T>::join(joined, values[ahead]);
             }
         }
         if (current >= 0) {
-            phase_add(to + current, sum);
+            How<T>::into(to + current, joined);
         }
     });
 }
 
+// Every lane's value into its place, none where that is below zero; lanes side by side that name one place are joined first if there are many.
+template <template <typename> class How, typename T>
+__device__ __forceinline__ void join_lanes(T* to, int64_t place, T value) {
+    const int lane = threadIdx.x % 32;
+    const int64_t left = __shfl_up_sync(0xffffffffu, place, 1);
+    const bool is_first = lane == 0 || left != place;
+    const unsigned firsts = __ballot_sync(0xffffffffu, is_first), behind = firsts & ~((2u << lane) - 1);
+    if (__popc(firsts) <= 24) {
+        const int end = behind != 0 ? __ffs(static_cast<int>(behind)) - 1 : 32;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const T other = __shfl_down_sync(0xffffffffu, value, step);
+            value = lane + step < end ? How<T>::join(value, other) : value;
+        }
+        place = is_first ? place : -1;
+    }
+    if (place >= 0) {
+        How<T>::into(to + place, value);
+    }
+}
+
 // A thread's four elements lie a quarter of all apart: its loads are in flight together, and beside its neighbours'.
-template <bool Always, typename Span, typename T, typename Place, typename Value>
-__device__ __forceinline__ void add_quarters(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
-    const bool flat = outer == 1;
-    const int64_t quarter = ((flat ? inner : outer) + 3) / 4;
-    phase_map(span, flat ? 1 : quarter, flat ? quarter : inner, [=](int64_t row, int64_t at) {
-        int64_t wanted[4];
-        T values[4];
+template <template <typename> class How, bool Always, typename Span, typename T, typename Place, typename Value>
+__device__ __forceinline__ void join_quarters(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
+    const auto ask = [=](int64_t row, int64_t at, int64_t& wanted, T& own) {
+        const bool is_one = row < outer && at < inner;
+        wanted = is_one ? place(row, at) : -1;
+        own = (Always ? is_one : wanted >= 0) ? value(row, at) : How<T>::none();
+    };
+    int64_t wanted[4];
+    T values[4];
+    if (outer == 1) {
+        const int64_t quarter = (inner + 3) / 4;
+        for (int64_t first = span.block() * blockDim.x; first < quarter; first += span.blocks() * blockDim.x) {
+            const int64_t at = first + threadIdx.x;
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                ask(at < quarter ? 0 : outer, at + part * quarter, wanted[part], values[part]);
+            }
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                join_lanes<How>(to, wanted[part], values[part]);
+            }
+        }
+        __syncthreads();
+        return;
+    }
+    const int64_t quarter = (outer + 3) / 4;
+    phase_map(span, quarter, inner, [=](int64_t row, int64_t at) mutable {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
-            const int64_t own_row = flat ? 0 : row + part * quarter, own_at = flat ? at + part * quarter : at;
-            int64_t known = 0;
-            const bool is_one = own_row < outer && own_at < inner;
-            wanted[part] = is_one ? place(own_row, own_at, known) : -1;
-            values[part] = (Always ? is_one : wanted[part] >= 0) ? value(own_row, own_at) : T(0);
+            ask(row + part * quarter, at, wanted[part], values[part]);
         }
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
             if (wanted[part] >= 0) {
-                phase_add(to + wanted[part], values[part]);
+                How<T>::into(to + wanted[part], values[part]);
             }
         }
     });
 }
 
-// Adds value(outer, inner) to the element, of `places`, that place(outer, inner, known) names, none below zero. `known`: what the place
-// found out last, of a row before.
-template <bool Always, typename Span, typename T, typename Place, typename Value>
-__device__ __forceinline__ void phase_add_all(Span span, int64_t outer, int64_t inner, T* to, int64_t places, Place place, Value value) {
+// Joins value(outer, inner) to the element, of `places`, that place(outer, inner) names, none below zero.
+template <template <typename> class How, bool Always, typename Span, typename T, typename Place, typename Value>
+__device__ __forceinline__ void phase_join_all(Span span, int64_t outer, int64_t inner, T* to, int64_t places, Place place, Value value) {
     if constexpr (!std::is_same<Span, BlockSpan>::value) {
         if (span.spread && are_few(places, outer * inner)) {
             T* const own = reinterpret_cast<T*>(span.shared);
             for (int at = threadIdx.x; at < places; at += blockDim.x) {
-                own[at] = T(0);
+                own[at] = How<T>::none();
             }
             __syncthreads();
-            add_quarters<Always>(span, outer, inner, own, place, value);
+            join_quarters<How, Always>(span, outer, inner, own, place, value);
             for (int at = threadIdx.x; at < places; at += blockDim.x) {
-                if (own[at] != T(0)) {
-                    phase_add(to + at, own[at]);
+                if (own[at] != How<T>::none()) {
+                    How<T>::into(to + at, own[at]);
                 }
             }
             return;
         }
         if (span.spread && inner > 1 && outer * inner >= INT64_C(1) << 19) {
-            return add_runs<Always>(span, outer, inner, to, place, value);
+            return join_runs<How, Always>(span, outer, inner, to, place, value);
         }
     }
-    add_quarters<Always>(span, outer, inner, to, place, value);
+    join_quarters<How, Always>(span, outer, inner, to, place, value);
+}
+
+// How many of the steps from `begin` to `end` hold, which are the first ones: a warp asks of 32 at a time.
+template <typename Holds>
+__device__ __forceinline__ int64_t count_held(int64_t begin, int64_t end, Holds holds) {
+    while (begin < end) {
+        const int64_t step = (end - begin + 31) / 32, asked = begin + threadIdx.x % 32 * step;
+        const int held = __popc(__ballot_sync(0xffffffffu, asked < end && holds(asked)));
+        if (held == 0) {
+            break;
+        }
+        end = begin + held * step < end ? begin + held * step : end;
+        begin += (held - 1) * step + 1;
+    }
+    return begin;
+}
+
+// put(at, how many of `length` steps holds(step, at)), the first ones, and never fewer for a later `at`: a warp finds out for the first and
+// the last of its elements, and each lane between these.
+template <typename Span, typename Holds, typename Put>
+__device__ __forceinline__ void phase_ranks(Span span, int64_t count, int64_t length, Holds holds, Put put) {
+    constexpr int64_t kEach = 32 * 8;
+    const int64_t warps = blockDim.x / 32, step = span.blocks() * warps * kEach;
+    for (int64_t first = (span.block() * warps + threadIdx.x / 32) * kEach; first < count; first += step) {
+        const int64_t last = (first + kEach < count ? first + kEach : count) - 1;
+        const int64_t least = count_held(0, length, [=](int64_t one) { return holds(one, first); });
+        const int64_t most = count_held(least, length, [=](int64_t one) { return holds(one, last); });
+        for (int64_t at = first + threadIdx.x % 32; at <= last; at += 32) {
+            int64_t begin = least, end = most;
+            while (begin < end) {
+                const int64_t middle = (begin + end) / 2;
+                if (holds(middle, at)) {
+                    begin = middle + 1;
+                } else {
+                    end = middle;
+                }
+            }
+            put(at, begin);
+        }
+    }
+    __syncthreads();
 }
 
 // put(kept, the reduction of element(kept, step)): by the whole block where one is kept, by a warp where that is worth it, else by a thread.
@@ -218,92 +322,6 @@ __device__ __forceinline__ void phase_fold(Span span, int64_t kept, int64_t leng
         }
     }
     __syncthreads();
-}
-
-// A row after the other by the whole block, four neighbours to a thread: what is before a warp's and before a block's is joined on.
-template <typename T, typename Span, typename Element, typename Put, typename Join>
-__device__ __forceinline__ void phase_scan_rows(Span span, int64_t rows, int64_t length, T* partial, T identity, Element element, Put put, Join join) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    for (int64_t row = span.block(); row < rows; row += span.blocks()) {
-        T carried = identity;
-        for (int64_t first = 0; first < length; first += blockDim.x * 4) {
-            const int64_t begin = first + threadIdx.x * 4;
-            T own[4], all = identity;
-#pragma unroll
-            for (int at = 0; at < 4; ++at) {
-                own[at] = all = begin + at < length ? join(all, element(row, begin + at)) : all;
-            }
-            for (int back = 1; back < 32; back *= 2) {
-                const T before = __shfl_up_sync(0xffffffffu, all, back);
-                all = lane >= back ? join(before, all) : all;
-            }
-            if (lane == 31) {
-                partial[warp] = all;
-            }
-            __syncthreads();
-            T ahead = carried;
-            for (int other = 0; other < warps; ++other) {
-                ahead = other < warp ? join(ahead, partial[other]) : ahead;
-                carried = join(carried, partial[other]);
-            }
-            const T before = __shfl_up_sync(0xffffffffu, all, 1);
-            ahead = lane > 0 ? join(ahead, before) : ahead;
-#pragma unroll
-            for (int at = 0; at < 4; ++at) {
-                if (begin + at < length) {
-                    put(row, begin + at, join(ahead, own[at]));
-                }
-            }
-            __syncthreads();
-        }
-    }
-}
-
-// log(exp(a) + exp(b)); of infinities and NaN the larger.
-template <typename T>
-__device__ __forceinline__ T log_add(T a, T b) {
-    const T most = maximum(a, b);
-    return most - most == T(0) ? most + log1p(exp(minimum(a, b) - most)) : most;
-}
-
-// put(column, step, the reduction up to that step): a column by as many threads as there are for it, each of which takes a part of it twice.
-template <typename T, typename Span, typename Element, typename Put, typename Join>
-__device__ __forceinline__ void phase_scan(Span span, int64_t columns, int64_t length, T identity, Element element, Put put, Join join) {
-    __shared__ T partial[1024];
-    if (columns <= span.blocks() && blockDim.x % 32 == 0) {
-        phase_scan_rows(span, columns, length, partial, identity, element, put, join);
-        return;
-    }
-    const int threads = blockDim.x, parts = columns >= threads ? 1 : threads / static_cast<int>(columns);
-    const int across = parts == 1 ? threads : static_cast<int>(columns), part = threadIdx.x / across;
-    const int64_t each = (length + parts - 1) / parts, begin = part * each, end = begin + each < length ? begin + each : length;
-    for (int64_t first = span.block() * across; first < columns; first += span.blocks() * across) {
-        const int64_t column = first + threadIdx.x % across;
-        const bool is_one = column < columns && part < parts;
-        T value = identity;
-        if (parts > 1) {
-            for (int64_t step = begin; is_one && step < end; ++step) {
-                value = join(value, element(column, step));
-            }
-            partial[threadIdx.x] = value;
-            __syncthreads();
-            for (int back = 1; back < parts; back *= 2) {
-                const bool has = part >= back;
-                const T before = has ? partial[threadIdx.x - back * across] : identity, own = partial[threadIdx.x];
-                __syncthreads();
-                if (has) {
-                    partial[threadIdx.x] = join(before, own);
-                }
-                __syncthreads();
-            }
-            value = part > 0 ? partial[threadIdx.x - across] : identity;
-        }
-        for (int64_t step = begin; is_one && step < end; ++step) {
-            value = join(value, element(column, step));
-            put(column, step, value);
-        }
-        __syncthreads();
-    }
 }
 
 // put(row, the value that would stand at `rank` of a row in order): eight bits at a time, the highest first, by counting.
@@ -373,11 +391,15 @@ inline int64_t most_of(std::initializer_list<int64_t> counts) {
     return most;
 }
 
+// Units from which on blocks are narrow: one loads while another one on its multiprocessor waits at a barrier.
+constexpr int64_t kManyUnits = 528;
+
 // A block to a unit; where a unit's memory is more than a block has, blocks as many as are there at once have memory of the stream's.
 template <typename... Parameters, typename... Arguments>
 void launch_phases(
     void (*kernel)(Parameters...), int64_t units, int64_t most, int64_t unit_bytes, cudaStream_t stream, Arguments... arguments) {
-    const int threads = most >= 1024 ? 1024 : static_cast<int>((most + 31) / 32 * 32);
+    const int64_t widest = units >= kManyUnits && unit_bytes <= 8 << 10 ? 256 : 1024;
+    const int threads = static_cast<int>(most >= widest ? widest : (most + 31) / 32 * 32);
     unsigned char* workspace = nullptr;
     if (units == 0) {
         return;
@@ -409,10 +431,10 @@ struct PhaseWork {
 // Launches cost 2 us each: one token's moe_align of ten phases took 26 us so on an H200, and 9 by one block.
 constexpr int64_t kSpreadFrom = 65536, kMostBlocks = 2112;
 
-// One unit: where a phase is much, each is a launch of its own, whose blocks share it.
-template <typename... Parameters, typename... Arguments>
+// One unit: where a phase is much, each is a launch of its own, whose blocks share it. `kernels`: of all phases, and of each.
+template <typename Kernel, typename... Arguments>
 void launch_one_unit(
-    void (*kernel)(Parameters...), std::initializer_list<PhaseWork> phases, int64_t unit_bytes, cudaStream_t stream, Arguments... arguments) {
+    std::initializer_list<Kernel> kernels, std::initializer_list<PhaseWork> phases, int64_t unit_bytes, cudaStream_t stream, Arguments... arguments) {
     int64_t most = 1, sorted = 0, work = 0;
     for (const PhaseWork& phase : phases) {
         most = phase.count > most ? phase.count : most;
@@ -421,14 +443,15 @@ void launch_one_unit(
     }
     unsigned char* workspace = nullptr;
     if (work <= kSpreadFrom) {
-        return launch_phases(kernel, 1, most, unit_bytes, stream, arguments..., -1, int64_t{1});
+        return launch_phases(*kernels.begin(), 1, most, unit_bytes, stream, arguments..., 0, int64_t{1});
     }
     const int64_t bytes = unit_bytes + 16 * sorted;
     if (bytes > 0 && cudaMallocAsync(&workspace, bytes, stream) != cudaSuccess) {
         return;
     }
-    int only = 0;
+    const Kernel* kernel = kernels.begin();
     for (const PhaseWork& phase : phases) {
+        ++kernel;
         const bool few = phase.places > 0 && are_few(phase.places, phase.count);
         const int threads = phase.alone || phase.steps > 1 || few ? 1024 : 256;
         const int64_t each = few ? 4 * threads : threads, most_blocks = few ? kMostBlocks / 8 : kMostBlocks;
@@ -436,9 +459,8 @@ void launch_one_unit(
         const unsigned blocks = static_cast<unsigned>(wanted < 1 ? 1 : wanted < most_blocks ? wanted : most_blocks);
         const int shared = phase.steps > 1 ? kSortRun * 12 : few ? static_cast<int>(phase.places * 8) : 0;
         for (int step = 0; step < phase.steps; ++step) {
-            launch_with_shared<false>(kernel, blocks, 1, threads, shared, stream, arguments..., 2 * only + step, int64_t{1}, workspace, unit_bytes);
+            launch_with_shared<false>(*kernel, blocks, 1, threads, shared, stream, arguments..., step, int64_t{1}, workspace, unit_bytes);
         }
-        ++only;
     }
     if (workspace != nullptr) {
         cudaFreeAsync(workspace, stream);

@@ -494,7 +494,7 @@ inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int mo
     }
 }
 #endif
-
 #include "firsts.cuh"
 #include "sorts.cuh"
+#include "scans.cuh"
 #include "phases.cuh"

@@ -77,3 +77,24 @@ def test_logits_and_their_maximum_are_not_summed_apart(entropy, tmp_path):
     few = [workload for workload in kernel.spec.suite("cuda") if not workload.timed]
     assert len(few) == len(small)
     assert list(contract.complaints(kernel, library, few, "cpu")) == []
+
+
+BIASED = """\
+import torch
+
+
+def reference(x, table):
+    at = torch.arange(x.shape[-1], device=x.device)
+    bias = table[at[:, None] - at + x.shape[-1] - 1].permute(2, 0, 1)
+    return {"y": torch.softmax(5 * torch.tanh(x / 5) + bias, -1)}
+"""
+
+
+def test_what_is_dear_is_computed_once_and_neighbours_read_a_table_side_by_side(tmp_path):
+    tensors = {"x": "in heads cols cols", "table": "in 2*cols-1 heads", "y": "out heads cols cols"}
+    spec = made([{"heads": 2, "cols": c} for c in (64, 5, 160)], ("bfloat16",), ("cuda",), tensors=tensors)
+    text = source(spec, BIASED)
+    kept = text[text.index("_rows_kept_by_1(") :]
+    kept = kept[: kept.index("\n}\n")]
+    assert kept.count("tanhf(") == kept.count("table[") == kept.count("exp(") == 1
+    check_text(folder_of(tmp_path, spec, BIASED), text, tmp_path, offsets=(0,))

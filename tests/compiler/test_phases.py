@@ -81,7 +81,7 @@ def test_what_goes_through_memory_is_right_on_both_devices(reference, tmp_path):
 def test_the_whole_grid_shares_one_unit(places, tmp_path):
     kernel = kernel_of(tmp_path, WHOLE)
     text = source(kernel.spec, WHOLE)
-    assert "halve_from(known" in text, "rows of a segment follow one another"
+    assert "phase_ranks(" in text, "where rows of a segment stand is found once for all of them"
     for few, many in (
         ("kSpreadFrom = 65536", "kSpreadFrom = 0"),
         ("kSortRun = 2048", "kSortRun = 8"),
@@ -225,3 +225,52 @@ def test_what_one_block_does_at_once_stays_in_one(tmp_path):
     spec = made([{"rows": 8, "cols": 64}], tensors=OWN)
     schedule = Meaning(spec, HANDED_ON).first_schedule("sm_90", "cuda")
     assert [plan.sketch.sketch for plan in schedule.versions["float32"][0].kernels] == ["phases"]
+
+
+SEGMENTS = """\
+import torch
+
+
+def reference(x, start, other):
+    rows = torch.repeat_interleave(torch.arange(start.shape[0] - 1), start.diff(), output_size=x.shape[0])
+    at = rows[:, None].expand_as(x)
+    most = torch.full((start.shape[0] - 1, x.shape[1]), -torch.inf, dtype=x.dtype).scatter_reduce(0, at, x, "amax")
+    least = torch.full((start.shape[0] - 1, x.shape[1]), torch.inf, dtype=x.dtype).scatter_reduce(0, at, x, "amin")
+    e = torch.exp(x - most[rows])
+    total = torch.zeros_like(most).index_add(0, rows, e)
+    first = torch.zeros(start.shape[0] - 1, dtype=x.dtype).index_add(0, rows, x[:, 0])
+    return {"y": e / total[rows], "least": least, "first": first, "other": other.logcumsumexp(-1)}
+"""
+SEGMENT_TENSORS = {
+    "x": "in total cols", "start": "in segments+1 int64 offsets:total", "other": "inout segments 300",
+    "y": "out total cols", "least": "out segments cols", "first": "out segments",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_segments_are_found_once_and_summed_where_they_lie_side_by_side(shared, tmp_path):
+    sizes = [{"segments": s, "total": t, "cols": c} for s, t, c in ((3, 70, 5), (40, 33, 1), (2, 900, 8))]
+    kernel = folder_of(tmp_path, made(sizes, tensors=SEGMENT_TENSORS), SEGMENTS)
+    text = source(kernel.spec, SEGMENTS)
+    assert text.count(" phase_ranks(span") == 1 and "phase_scan<int64_t>(span" not in text, "offsets are not summed again"
+    for few, many in (("kSpreadFrom = 65536", "kSpreadFrom = 0"), ("INT64_C(1) << 19", "1"), ("16 * places", "0 * places")):
+        text = text.replace(few, many) if shared else text
+    check_text(kernel, text, tmp_path, offsets=(0,))
+
+
+RISING = """\
+import torch
+
+
+def reference(x, steep):
+    flat = torch.where(steep > 0, x * 400, x)
+    return {"y": flat.logcumsumexp(-1), "z": torch.where(steep > 1, -torch.inf, flat).logcumsumexp(-1)}
+"""
+
+
+def test_running_logarithms_of_sums_are_right_where_numbers_lie_far_apart(tmp_path):
+    tensors = {"x": "in rows cols", "steep": "in rows cols", "y": "out rows cols", "z": "out rows cols"}
+    kernel = folder_of(tmp_path, made([{"rows": 2, "cols": 700}, {"rows": 3, "cols": 31}], tensors=tensors), RISING)
+    text = source(kernel.spec, RISING)
+    assert "LogAdd{}" in text
+    check_text(kernel, text, tmp_path, offsets=(0,))

@@ -305,6 +305,14 @@ template <typename V> V __shfl_up_sync(unsigned, V v, unsigned delta, int width 
   const V other = emulate::exchange(v, mine >= delta ? mine - delta : mine);
   return mine % width >= delta ? other : v;
 }
+inline unsigned __ballot_sync(unsigned, bool here) {
+  const unsigned mine = emulate::self->linear % 32;
+  unsigned all = here ? 1u << mine : 0u;
+  for (unsigned step = 1; step < 32; step *= 2) all |= emulate::exchange(all, mine ^ step);
+  return all;
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 namespace cooperative_groups {
 struct cluster_group {
   void sync() const { emulate::meet(emulate::whole_cluster); }
@@ -474,8 +482,13 @@ inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
-inline int atomicMax(int* at, int value) {
-  const int before = *at;
+template <typename V> V atomicMin(V* at, V value) {
+  const V before = *at;
+  *at = std::min(before, value);
+  return before;
+}
+template <typename V> V atomicMax(V* at, V value) {
+  const V before = *at;
   *at = std::max(before, value);
   return before;
 }

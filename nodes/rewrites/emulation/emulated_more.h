@@ -8,19 +8,8 @@ inline float4 atomicAdd(float4* to, float4 value) {
   *to = {before.x + value.x, before.y + value.y, before.z + value.z, before.w + value.w};
   return before;
 }
-inline int atomicMin(int* to, int value) {
-  const int before = *to;
-  *to = min(before, value);
-  return before;
-}
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
-}
-inline int __popc(unsigned value) { return __builtin_popcount(value); }
-inline unsigned __ballot_sync(unsigned, int vote) {
-  unsigned all = vote ? 1u << (emulate::self->linear % 32) : 0u;
-  for (int mask = 16; mask; mask >>= 1) all |= emulate::exchange(all, (emulate::self->linear % 32) ^ mask);
-  return all;
 }
 inline int __syncthreads_count(int vote) {
   static int counts[emulate::kCluster];
