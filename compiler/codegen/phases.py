@@ -180,7 +180,7 @@ def _call(text: Text, phase: Phase) -> list[str]:
 def _starts_at_number(text: Text, phase: Phase) -> bool:
     """Whether what is there first is one number, not NaN: then a device can raise or lower a float by its bits."""
     assert isinstance(text.kernel, PhasesKernel)
-    before = [p for p in text.kernel.phases if p.definition.outs[0] is phase.definition.outs[0]][0]
+    before = next(p for p in text.kernel.phases if p.definition.outs[0] is phase.definition.outs[0])
     return not isinstance(text, CpuText) and before.definition.kind == "map" and before.value.op == "const"
 
 
