@@ -95,7 +95,9 @@ def launch_phases(program: KernelProgram, function: KernelFunction) -> list[str]
             for p in kernel.phases
         )
         kernels = ", ".join(f"{function.name}<{only}>" for only in range(-1, len(kernel.phases)))
-        return [f"launch_one_unit<decltype(&{function.name}<0>)>({', '.join([f'{{{kernels}}}', f'{{{work}}}', bytes, 'stream', *function.arguments])});"]
+        return [
+            f"launch_one_unit<decltype(&{function.name}<0>)>({', '.join([f'{{{kernels}}}', f'{{{work}}}', bytes, 'stream', *function.arguments])});"
+        ]
     given = ", ".join([*function.arguments, in_axes(program, kernel.units)])
     return [
         f"launch_phases({function.name}, {in_axes(program, kernel.units)}, most_of({{{', '.join(f'int64_t({one})' for one in most)}}}), {bytes}, stream, {given});",

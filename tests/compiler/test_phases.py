@@ -252,8 +252,14 @@ def test_segments_are_found_once_and_summed_where_they_lie_side_by_side(shared, 
     sizes = [{"segments": s, "total": t, "cols": c} for s, t, c in ((3, 70, 5), (40, 33, 1), (2, 900, 8))]
     kernel = folder_of(tmp_path, made(sizes, tensors=SEGMENT_TENSORS), SEGMENTS)
     text = source(kernel.spec, SEGMENTS)
-    assert text.count(" phase_ranks(span") == 1 and "phase_scan<int64_t>(span" not in text, "offsets are not summed again"
-    for few, many in (("kSpreadFrom = 65536", "kSpreadFrom = 0"), ("INT64_C(1) << 19", "1"), ("16 * places", "0 * places")):
+    assert text.count(" phase_ranks(span") == 1 and "phase_scan<int64_t>(span" not in text, (
+        "offsets are not summed again"
+    )
+    for few, many in (
+        ("kSpreadFrom = 65536", "kSpreadFrom = 0"),
+        ("INT64_C(1) << 19", "1"),
+        ("16 * places", "0 * places"),
+    ):
         text = text.replace(few, many) if shared else text
     check_text(kernel, text, tmp_path, offsets=(0,))
 
