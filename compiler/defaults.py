@@ -140,6 +140,8 @@ def _turns(program: KernelProgram, kernel: PackedKernel, workloads: list[Workloa
         for workload in workloads
         if program.fits(workload.axes)
     )
+
+
 def _seeks(kernel: PackedKernel) -> bool:
     """Whether a row's elements read at places that are computed of where they stand, such as a bias by distance. Neighbours read lines that
     lie close by, and a multiprocessor looks up one line a cycle: threads should take neighbours, not packs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from compiler.codegen.levels import (
     windows_within,
 )
 from compiler.codegen.online import online_groups, print_pass, print_results
+from compiler.codegen.passes import bytes_between, find_recomputed, keep_for_later, window_bytes
 from compiler.codegen.printer import Printer
 from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Text, Window
@@ -261,7 +261,7 @@ def rows_function(
         ]
         for stage in stages
     }
-    again_by = _registers_hold(text, passes, find_recomputed(text, passes)) if resident and held else {}
+    again_by = keep_for_later(text, passes, find_recomputed(text, passes)) if resident and held else {}
     holds = {id(expr): text.fresh("held") for found in again_by.values() for expr in found}
     lane = f"[{text.lane_name}]" if text.width > 1 else ""
     kept = {at: f"{name}[item]{lane}" for at, name in holds.items()}
@@ -321,8 +321,8 @@ def rows_function(
     opening = (head, "__global__ void __launch_bounds__(Threads)")
     beside = 8 if ragged else 0  # of the one element beside a row's packs
     bytes = max(
-        _bytes(loaded, beside) + 4 * len(numbers),
-        _held_bytes(text, passes, again_by, beside),
+        window_bytes(loaded, beside) + 4 * len(numbers),
+        bytes_between(text, passes, again_by, beside),
     )
     made_at_once = (2 if loops == 1 else 1) if online else 0
     return finish_function(
@@ -341,68 +341,6 @@ def finish_function(
     lines = [*before, template, f"{kind} {name}({given}) {{", *top.lines[:mark], *begin, *top.lines[mark:], "}", ""]
     packed = _packed(text, roots, stores)
     return KernelFunction(name, "\n".join(lines), tuple(parameters), tuple(arguments), packed, text.kernel, **said)
-
-
-DEAR = 8
-"""Instructions, roughly, from which on a number is kept for a later pass, not computed again."""
-
-
-def find_recomputed(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
-    """Of each pass, what a later one would compute again for much."""
-    found: dict[int, list[Expr]] = {}
-    known: dict[int, int] = {}
-    for stage, roots in passes.items():
-        stack, seen = list(reversed(roots)), set()
-        while stack:
-            expr = stack.pop()
-            if id(expr) in seen:
-                continue
-            seen.add(id(expr))
-            if id(expr) in known and expr.type == "float" and text.cost(expr) >= DEAR:
-                here = found.setdefault(known[id(expr)], [])
-                here += [] if expr in here else [expr]
-                continue
-            stack.extend(
-                arg for arg in reversed(expr.args[:1] if expr.op == "masked" else expr.args) if isinstance(arg, Expr)
-            )
-        known = {id(e): stage for e in text.always(roots, known)} | known
-    return found
-
-
-def _registers_hold(text: Text, passes: dict[int, list[Expr]], found: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
-    """What was found; nothing where it took more than twice the registers of what is loaded."""
-    loaded = _bytes(text.windows([root for roots in passes.values() for root in roots]), 0)
-    return found if _held_bytes(text, passes, found, 0) <= 2 * loaded else {}
-
-
-def _held_bytes(text: Text, passes: dict[int, list[Expr]], held: dict[int, list[Expr]], beside: int) -> int:
-    """Of registers for a pack between two passes, at most: numbers that a later pass takes, and windows that are read again once the first
-    of what is held has been computed. An exponential that follows from a held element takes the place of that element."""
-    if not held:
-        return 0
-    made = {id(expr): stage for stage, found in held.items() for expr in found}
-    last = dict(made)
-    for stage, roots in passes.items():
-        earlier = {one for one, at in made.items() if at < stage}
-        stack, seen = list(roots), set[int]()
-        while stack:
-            expr = stack.pop()
-            if id(expr) in seen:
-                continue
-            seen.add(id(expr))
-            if id(expr) in earlier:
-                last[id(expr)] = max(last[id(expr)], stage)
-                continue
-            stack.extend(arg for arg in expr.args if isinstance(arg, Expr))
-    first = min(held)
-    later = [root for stage, roots in passes.items() if stage > first for root in roots]
-    live = max(sum(made[one] <= stage < last[one] for one in made) for stage in passes)
-    return _bytes(text.windows(later, made), beside) + 4 * text.width * live
-
-
-def _bytes(windows: Iterable[Window], beside: int) -> int:
-    """Of the registers that hold them."""
-    return sum(max(4, window.width * window.buffer.dtype.itemsize) + beside for window in windows)
 
 
 def _typed(text: Text, member: Member) -> str:
