@@ -14,8 +14,8 @@ import torch
 
 from compiler.codegen.host import HostFile
 from compiler.codegen.kernels import KernelFunction, in_axes, last_write, row_stores, signature
-from compiler.codegen.passes import find_recomputed
 from compiler.codegen.levels import hoist, hoist_replaced, indent, parts_of, run_pass
+from compiler.codegen.passes import find_recomputed
 from compiler.codegen.printer import Printer
 from compiler.codegen.scratch import of_the_heap
 from compiler.codegen.text import Text, Window
