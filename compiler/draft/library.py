@@ -85,6 +85,7 @@ def _with_bias(low, product_: Value, bias: Value, axis: int) -> Value:
 
 def _convolution(low, name: str, arguments: list) -> Value:
     from .lower_windows import depthwise
+    from .partition import SMALL_WINDOW
 
     rank = CONVOLUTIONS.get(name) or TRANSPOSED[name]
     ones, zeros = [1] * rank, [0] * rank
@@ -99,7 +100,8 @@ def _convolution(low, name: str, arguments: list) -> Value:
     batched = len(a.shape) == len(weight.shape)
     own = not low.is_exact
     if name in CONVOLUTIONS and batched and groups != 1 and groups == a.shape[1]:
-        if not own and bias is not None:
+        wide = sympy.prod(weight.shape[2:]) > SMALL_WINDOW  # more taps a warp adds up, in another order
+        if not own and (bias is not None or wide):
             return call_of(low, name, arguments, {})  # torch's kernel begins its sum with the bias
         return depthwise(low, a, weight, bias, arguments[3], arguments[4], arguments[5], CONVOLUTIONS[name])
     if batched and own:

@@ -205,3 +205,27 @@ def test_a_window_of_many_is_folded_by_a_thread(images, by_warps) -> None:
     window = draft.draft(problem("return F.avg_pool2d(x, 11)", f"[torch.empty({images}, 64, 121, 121)]"), "cuda")
     row = draft.draft(problem("return x.mean(dim=(2, 3))", f"[torch.empty({images}, 8192, 11, 11)]"), "cuda")
     assert ("warp_fold(sum" in window) is by_warps and "warp_fold(sum" in row
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "by_warps"),
+    [
+        ("x.softmax(-1)", (40, 30), True),
+        ("x.softmax(-1)", (40000, 30), False),  # a thread to each row keeps a device busy
+        ("x.softmax(-1)", (40, 9), False),
+        ("F.avg_pool2d(x, 5, 1)", (2, 4, 12, 12), False),  # windows that overlap
+    ],
+)
+def test_few_short_rows_are_folded_by_a_warp_each(body, shape, by_warps) -> None:
+    source = draft.draft(problem(f"return {body} * 2", f"[torch.empty{shape}]"), "cuda")
+    assert ("= warp_fold(" in source) is by_warps
+
+
+def test_the_parts_of_few_columns_are_joined_by_a_warp_each() -> None:
+    text = problem("return self.norm(x)", "[torch.empty(32, 20, 28, 28)]", "self.norm = nn.BatchNorm2d(20)")
+    join = (
+        native_source(draft.draft(text, "cuda"), "cuda")
+        .partition("legit_functional_2_kernel(")[2]
+        .partition("\n}\n")[0]
+    )
+    assert "= warp_fold(" in join
