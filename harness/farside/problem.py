@@ -12,6 +12,7 @@ Runs on the far side, boxed, with nothing of the project on its path. One proces
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import math
 import os
@@ -84,7 +85,7 @@ class ModelAdapter:
         `weights`: Model's state_dict() under it."""
         import torch
 
-        self.weights = weights
+        self.forms, self.signature, self.weights = forms, signature, weights
         self.another = functools.lru_cache(KEPT_MODULES)(another) if another is not None else None
         self.lacks_moved = False
         """Whether it has no weights of the kind that should have been moved."""
@@ -132,6 +133,12 @@ class ModelAdapter:
         """Write the state as it is into what a call would leave it in."""
         *_, views, after = prepared
         self.state.read(views, after)
+
+    def copied(self) -> ModelAdapter:
+        """A form of a deep copy of the module. Raises what the module does where it cannot be copied."""
+        return ModelAdapter(
+            self.forms, self.signature, self.problem, copy.deepcopy(self.model), self.device, weights=self.weights
+        )
 
     @contextlib.contextmanager
     def load_weights(self, seed: int) -> Iterator[str]:

@@ -272,6 +272,12 @@ class PythonRequestLoop(native.RequestLoop):
             form = form.another(message["instance"], message.get("moved", ""))
             if form.lacks_moved:
                 return {"lacks_moved": True}
+        if message.get("copied"):
+            try:
+                form = form.copied()
+            except Exception as error:  # noqa: BLE001, who cannot be copied says so to whoever copies it
+                return {"lacking": f"a way to be copied: {type(error).__name__}"}
+        beside = self.form.another(message["beside"]) if message.get("beside") else None
         prepare = form.prepare_strided if message.get("strided") else form.prepare
         calls = [prepare(self.values(c, message["shapes"])) for c in message["calls"]]
 
@@ -279,12 +285,15 @@ class PythonRequestLoop(native.RequestLoop):
         otherwise = sys.modules["astrolabe_farside.rounding"].Rounding(**asked) if asked else nullcontext()
 
         def run() -> None:
-            # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other, the first made so often.
+            # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other, the first made so often,
+            # each behind a call of another module where there is one `beside`.
             stateful, in_a_row = getattr(form, "stateful", False), message.get("in_a_row", 0)
             for _ in range(message.get("repeat", 1)):
                 for index, prepared in enumerate([*calls[:1] * (in_a_row - 1), *calls]):
                     with self.stream(0 if stateful else index % 2), otherwise:
                         more = {"goes_on": True} if stateful and index and in_a_row else {}
+                        if beside is not None and more:
+                            beside.launch(prepared)  # what it leaves in the outputs is overwritten
                         self.remember(form.launch(prepared, **more))
             self.settle("the kernel")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import replace
 
 from harness.checks.cases import Case
 from harness.checks.drawing import distributions
+from harness.checks.expected import Right
 from harness.checks.tolerance import compute_expected
 from harness.farside.problem import CONSTANT, VARIED
 from harness.judge.calls import collect_checks, judge_calls
+from harness.judge.rows import calls_in_a_row
 from harness.judge.session import EvaluationSession, map_buffers
 from harness.problems.pytorch import Problem
 from harness.processes.worker import Worker, WorkerFailure
@@ -18,26 +21,44 @@ from kernels.catalog import KernelError
 from kernels.spec import Workload
 
 LOADED_LATER = "weights that are loaded into it (load_state_dict) after it was made change nothing, or not all: it keeps what it made of the first"
+COPIED = "a deep copy of it (copy.deepcopy, as torch.nn.TransformerEncoder makes of its layers) answers by the weights of the first one"
 UNFOLLOWED = "weights that begin as a constant (a bias of zeros, a norm's weight of ones) change nothing, or not all, whatever they are: it leaves them out"
+MODULES, MODULES_S = 16, 0.3
+"""Modules beside the second that are made and called in its process, and seconds that they may take."""
 CONTIGUOUS = "inputs that are not contiguous in memory, such as a transposed tensor, give a wrong answer or end the process: it takes them for contiguous"
 
 
 def check_second_module(
     session: EvaluationSession, problem: Problem, build: Build, workloads: tuple[Workload, ...]
 ) -> tuple[list[Check], tuple[str, ...]]:
-    """A second module of the same class with weights of its own in the same process, and then the first one again: a network has
-    many. At last the first one with the second one's weights, as who loads a checkpoint into it has it: who keeps what it made of its
-    weights is warned of, since KernelBench does not ask for that. Raises WorkerFailure for what one module has of the other."""
+    """A second module of the same class with weights of its own in the same process, one behind some more, and then the first one again,
+    with calls of another between its own where it keeps state: a network has many. At last the first one with the second one's weights,
+    as who loads a checkpoint into it has it, and so a copy of it: who keeps what it made of its weights is warned of, since KernelBench
+    does not ask for that. Raises WorkerFailure for what one module has of the other."""
     workload = min(workloads, key=session.moved_bytes)
     case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
     worker, made, seed = session.pool.get(build), [], 1 + secrets.randbits(30)
     bench = map_buffers(session, worker, workload, 1)
-    with problem.another_instance(seed):
-        right = compute_expected(problem, workload, case.inputs, case.name)
-        other = Case(workload, f"{case.name}, a second module", case.inputs, right)
-        made += list(judge_calls(session, worker, bench, [other], instance=seed))
+
+    def judge(seed: int, name: str) -> Right:
+        with problem.another_instance(seed):
+            right = compute_expected(problem, workload, case.inputs, case.name)
+            other = Case(workload, f"{case.name}, {name}", case.inputs, right)
+            made.extend(judge_calls(session, worker, bench, [other], instance=seed))
+        return right
+
+    judge(seed, "a second module")
+    others, began = 0, time.perf_counter()
+    while others < MODULES and time.perf_counter() - began < MODULES_S:
+        worker.request(bench.message(instance=1 + secrets.randbits(30)), timeout_s=session.call_s)
+        others += 1
+    seed = 1 + secrets.randbits(30)
+    right = judge(seed, f"a module behind {others + 2} others")
     first = replace(case, name=f"{case.name}, the first module behind a second one")
     made += list(judge_calls(session, worker, bench, [first]))
+    if session.rules.has_state:
+        made += calls_in_a_row(session, worker, workload, case.name, long=False, beside=seed)
+        bench = map_buffers(session, worker, workload, 1)
     if (fault := collect_checks(made)[1]) is not None:
         raise fault
     bench.write(0, case.inputs)
@@ -49,9 +70,22 @@ def check_second_module(
     with problem.another_instance(seed):  # which is asked again before anything is called wrong
         follows = bench.check_outputs(0, right, "").passed
     said = () if follows else (LOADED_LATER,)
+    if follows and not _copy_follows(session, problem, worker, case, seed, right):
+        said = (COPIED,)
     if not _follows(session, problem, worker, case, CONSTANT) and _follows(session, problem, worker, case, VARIED):
         said = (*said, UNFOLLOWED)
     return made, said
+
+
+def _copy_follows(
+    session: EvaluationSession, problem: Problem, worker: Worker, case: Case, seed: int, right: Right
+) -> bool:
+    """Whether a deep copy of the module has weights of its own; where it cannot be copied, too, which who copies it is told."""
+    bench = map_buffers(session, worker, case.workload, 1)
+    bench.write(0, case.inputs)
+    answer = worker.request(bench.message(weights=seed, copied=True), timeout_s=session.call_s)
+    with problem.another_instance(seed):
+        return bool(answer.get("lacking")) or bench.check_outputs(0, right, "").passed
 
 
 def _follows(session: EvaluationSession, problem: Problem, worker: Worker, case: Case, which: str) -> bool:

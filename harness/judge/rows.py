@@ -24,10 +24,10 @@ from Model's behind a long row of calls, and how often one that differs by more 
 
 
 def calls_in_a_row(
-    session: EvaluationSession, worker: Worker, workload: Workload, values: str, *, long: bool
+    session: EvaluationSession, worker: Worker, workload: Workload, values: str, *, long: bool, beside: int = 0
 ) -> Iterator[Check]:
     """Checks of a module with state: calls that go on from what the one before has left, each judged from there; with `long` once more
-    behind many calls in a row."""
+    behind many calls in a row. `beside`: the seed of another module of its class, which is called between them."""
     bench = map_buffers(session, worker, workload, IN_A_ROW)
 
     def call(times: int) -> tuple[list[dict[str, Any]], float]:
@@ -37,7 +37,8 @@ def calls_in_a_row(
         ]
         for slot, inputs in enumerate(given):
             bench.write(slot, inputs)
-        return given, time_request(worker, bench.message(IN_A_ROW, in_a_row=times), timeout_s=session.call_s)[1]
+        message = bench.message(IN_A_ROW, in_a_row=times, beside=beside)
+        return given, time_request(worker, message, timeout_s=session.call_s)[1]
 
     def left_by(slot: int, inputs: dict[str, Any]) -> dict[str, Any]:
         outputs = bench.outputs(slot)
@@ -55,7 +56,7 @@ def calls_in_a_row(
         return all(bool(one.isfinite().all()) for one in left_by(0, given[0]).values())
 
     given, _seconds = call(1)
-    yield from judge(given, 0, "")
+    yield from judge(given, 0, ", another module between them" if beside else "")
     if not long:
         return
     paced_s = call(PACED)[1]

@@ -411,6 +411,41 @@ def test_a_module_passes_in_its_own_text_whatever_it_is_made_of(init: str, forwa
     assert verdict.passed, verdict.reason
 
 
+WEIGHT = "self.weight = nn.Parameter(torch.randn(8, 8))"
+STATISTICS = "self.norm = nn.BatchNorm1d(8)"
+BY_HEART = {
+    "packs for two": (
+        WEIGHT, "return x @ self.weight.t()",
+        f"{WEIGHT}; self.at = min(len(KEPT), 1); KEPT.append(None)",
+        "KEPT[self.at] = self.weight.t().contiguous() if len(KEPT) < 3 else KEPT[self.at]; return x @ KEPT[self.at]",
+        "a module behind",
+    ),
+    "by the address of the weights": (
+        WEIGHT, "return x @ self.weight.t()",
+        WEIGHT,
+        "return x @ ADDRESSES.setdefault(self.weight.data_ptr(), self.weight.t().contiguous())",
+        "a module behind",
+    ),
+    "statistics that all modules share": (
+        STATISTICS, "return self.norm(x)",
+        f"{STATISTICS}; MEAN.zero_(); VAR.fill_(1); self.norm.running_mean, self.norm.running_var = MEAN, VAR",
+        "return self.norm(x)",
+        "another module between them",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", BY_HEART)
+def test_what_many_modules_of_a_class_share_is_found(how: str, opened, tmp_path: Path):
+    """Two at a time were judged, each from a state that was put in: a third one's weights, or statistics of all, were nobody's."""
+    init, forward, new, answer, said = BY_HEART[how]
+    shared = "KEPT, ADDRESSES, MEAN, VAR = [], {}, torch.zeros(8), torch.ones(8)\n\n\nclass"
+    text = module(new, answer, "ModelNew").replace("class", shared, 1)
+    right, wrong = verdicts(opened(module(init, forward) + INPUTS), [module(init, forward, "ModelNew"), text], tmp_path)
+    assert right.passed, right.reason
+    assert wrong.outcome is Outcome.INCORRECT and said in wrong.reason, wrong.reason
+
+
 KEEP = "self.__dict__.setdefault('packed', self.weight.detach().t().contiguous())"
 AGAIN = (
     "now = (self.weight._version, self.weight.data_ptr())\n        if self.__dict__.get('of') != now:\n"
@@ -425,6 +460,7 @@ AGAIN = (
         (AGAIN, ""),
         (f"return x @ {KEEP}", "change nothing"),
         ("return x @ self.own.t()", "it has no weight of that shape"),
+        ("return self.__dict__.setdefault('bound', lambda x: x @ self.weight.t())(x)", "a deep copy of it"),
     ],
 )
 def test_who_keeps_what_it_made_of_its_first_weights_is_warned_of(forward: str, said: str, tmp_path: Path):
