@@ -37,7 +37,8 @@ def check_second_module(
     does not ask for that. Raises WorkerFailure for what one module has of the other."""
     workload = min(workloads, key=session.moved_bytes)
     case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
-    worker, made, seed = session.pool.get(build), [], 1 + secrets.randbits(30)
+    worker, seed = session.pool.get(build), 1 + secrets.randbits(30)
+    made: list[Check] = []
     bench = map_buffers(session, worker, workload, 1)
 
     def judge(seed: int, name: str) -> Right:

@@ -436,8 +436,9 @@ BY_HEART = {
 
 
 @pytest.mark.parametrize("how", BY_HEART)
-def test_what_many_modules_of_a_class_share_is_found(how: str, opened, tmp_path: Path):
+def test_what_many_modules_of_a_class_share_is_found(how: str, opened, tmp_path: Path, monkeypatch):
     """Two at a time were judged, each from a state that was put in: a third one's weights, or statistics of all, were nobody's."""
+    monkeypatch.setattr(module_checks, "MODULES_S", 10.0)  # of a busy machine
     init, forward, new, answer, said = BY_HEART[how]
     shared = "KEPT, ADDRESSES, MEAN, VAR = [], {}, torch.zeros(8), torch.ones(8)\n\n\nclass"
     text = module(new, answer, "ModelNew").replace("class", shared, 1)
