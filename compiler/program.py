@@ -31,7 +31,7 @@ from compiler.in_place import check_memory
 from compiler.kernel import SHORT_FOLD, Fusion, PackedKernel
 from compiler.phases import FOLDS, phases_of
 from compiler.products import products_of
-from compiler.selects import JOINED, SelectedProgram, pieces_of
+from compiler.selects import JOINED, SelectedProgram, pieces_of, planes_of
 from compiler.steps import STEPS, steps_of
 from compiler.streams import streams_of
 from compiler.turned import turn
@@ -321,6 +321,9 @@ def _lowered(
         if not in_pieces:
             value.pieces = ()
         value.pieces = value.pieces or pieces_of(lowered, value)
+        if in_pieces and vector > 1 and short_fold == SHORT_FOLD and (planes := planes_of(lowered, value)):
+            value = lowered.formula(value.shape, value.dtype, value.at, value.origin)
+            value.pieces = planes
         if tensor.strides:
             buffer = Buffer(
                 lowered.name(f"{tensor.name}_out"), memory_of(tensor, sizes), dtype_of(tensor, dtype), text=tensor.name

@@ -25,10 +25,11 @@ from compiler.draft.expressions import (
     symbols_of,
     where,
 )
-from compiler.draft.index import product, unflatten
+from compiler.draft.index import flatten, product, unflatten
 from compiler.draft.lower_reductions import fold_over
 from compiler.draft.lowering import Lowering, extend, lowers, plain
 from compiler.draft.tensors import Definition, Piece, Program, Value
+from compiler.strides import LEAST_EXTENT, loads_at_once, strides_along
 
 MOST_SELECTED = 8
 """Rounds of two reductions each; sorting is another algorithm."""
@@ -280,6 +281,42 @@ def pieces_of(program: Program, value: Value) -> tuple[Piece, ...]:
         return Piece(column, place)
 
     return tuple(piece(number) for number in range(int(count)))
+
+
+MOST_PLANES = 4
+"""Elements of an axis of which a thread writes all: three colours."""
+
+
+def planes_of(program: Program, value: Value) -> tuple[Piece, ...]:
+    """The parts along an axis of a few elements that lie between each other in what is read, or in what is written but not in what is read,
+    each by itself: one thread then has them all, and what it moves lies together. None of any other value."""
+    shape, last = value.shape, len(value.shape) - 1
+    if value.buffer is not None and value.is_whole or last < 1 or value.pieces:
+        return ()
+    few = [axis for axis, size in enumerate(shape) if size.is_Integer and 1 < size <= MOST_PLANES]
+    at = [program.ranges.named(f"read{axis}", size) for axis, size in enumerate(shape)]
+    found = [strides_along(load.args[1], at) for load in loads_at_once([value.at(at)])] if few else []
+
+    def apart(axis: int) -> bool:
+        beside = last - 1 if axis == last else last
+        if program.estimate(shape[beside]) < LEAST_EXTENT:
+            return False
+        read = [(steps[axis], steps[beside]) for steps in found]
+        if axis == last:
+            return any(beside_by == 1 and by not in (None, 0, 1) for by, beside_by in read)
+        return any(by == 1 and beside_by == shape[axis] for by, beside_by in read)
+
+    axis = next((axis for axis in few if apart(axis)), None)
+    return () if axis is None else tuple(_plane(program, value, axis, number) for number in range(int(shape[axis])))
+
+
+def _plane(program: Program, value: Value, axis: int, number: int) -> Piece:
+    def within(position):
+        return [*position[:axis], sympy.Integer(number), *position[axis:]]
+
+    kept = [size for at, size in enumerate(value.shape) if at != axis]
+    plane = program.formula(kept, value.dtype, lambda position: value.at(within(position)), value.origin)
+    return Piece(plane, lambda position: flatten(within(position), value.shape))
 
 
 def extend_table() -> None:

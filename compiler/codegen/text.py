@@ -214,8 +214,9 @@ class Text:
             ):
                 continue
             base = sympy.expand(first - within)
-            if _is_multiple(base, width):
-                return Window(buffer, base, width, by), sympy.expand(place - base)
+            in_packs = width & (width - 1) != 0 and width * buffer.dtype.itemsize % 16 != 0
+            if _is_multiple(base, width) and not (in_packs and (by is not None or not self.guards)):
+                return Window(buffer, base, width, by, edged=in_packs), sympy.expand(place - base)
         return None
 
     def load_window(self, expr: Expr) -> tuple[Window, Index] | None:
@@ -321,6 +322,8 @@ class Text:
         return f"load_pack<{window.width}>({address})"
 
     def store(self, window: Window, address: str, name: str) -> str:
+        if window.edged:
+            return f"store_{'rounded_' if self.rounds(window) else ''}parts<{self.width}>({address}, {name});"
         return f"{'store_rounded' if self.rounds(window) else 'store_pack'}({address}, {name});"
 
     def over(self, lines: list[str], alone: bool) -> list[str]:

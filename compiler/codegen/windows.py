@@ -52,7 +52,7 @@ def odd_width(buffer: Buffer, first: Index, most: int, lanes: int) -> list[int]:
     """Of elements of a few each: three neighbours of every lane are a window of 24."""
     steps = [int(term.as_coeff_Mul()[0]) for term in sympy.Add.make_args(first) if term.free_symbols]
     width = math.gcd(*steps) if all(step > 0 for step in steps) else 0
-    whole = width % lanes == 0 and width * buffer.dtype.itemsize % 16 == 0
+    whole = width % lanes == 0
     return [width] if whole and most < width <= MOST_NEIGHBOURS * lanes else []
 
 

@@ -93,3 +93,30 @@ __device__ __forceinline__ void store_rounded(T* to_memory, const float (&values
     }
     store_pack(to_memory, pack);
 }
+
+// The same in packs of `Each`, where all of them together are no number of whole 16 bytes.
+template <int Each, typename T, int Items>
+__device__ __forceinline__ void store_parts(T* to, const Pack<T, Items>& pack) {
+#pragma unroll
+    for (int first = 0; first < Items; first += Each) {
+        Pack<T, Each> part;
+#pragma unroll
+        for (int one = 0; one < Each; ++one) {
+            part.at[one] = pack.at[first + one];
+        }
+        store_pack(to + first, part);
+    }
+}
+
+template <int Each, typename T, int Items>
+__device__ __forceinline__ void store_rounded_parts(T* to_memory, const float (&values)[Items]) {
+#pragma unroll
+    for (int first = 0; first < Items; first += Each) {
+        float part[Each];
+#pragma unroll
+        for (int one = 0; one < Each; ++one) {
+            part[one] = values[first + one];
+        }
+        store_rounded(to_memory + first, part);
+    }
+}

@@ -7,7 +7,7 @@ import torch
 
 from . import library
 from .expressions import COMPUTED, all_of, cast, compare, constant, index_value, make, masked, replace_indices, where
-from .index import Index, divide, flatten, modulo, number
+from .index import Index, divide, flatten, joined, modulo, number
 from .lowering import Lowering, broadcast, lowers, plain, size_of
 from .tensors import Piece, Value
 
@@ -273,7 +273,7 @@ def pad(low: Lowering, a: Value, amounts, value=0):
                 inside.append(compare("lt", index_value(position[axis]), index_value(a.shape[axis] + amount)))
         value_at = a.at(at)
         if shifts:
-            value_at = replace_indices(value_at, lambda index: sympy.expand(index.xreplace(shifts)))
+            value_at = replace_indices(value_at, lambda index: joined(index.xreplace(shifts)))
         return masked(all_of(inside), value_at, constant(value, type))
 
     return low.formula(formula)

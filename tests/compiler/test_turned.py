@@ -79,10 +79,22 @@ def test_a_tile_that_has_no_room_is_no_schedule(tmp_path):
         check_schedule(with_tile(along=48), first, meaning.program)
 
 
-def test_an_axis_of_a_few_elements_gets_no_tiles(tmp_path):
-    spec = made(({"n": 2, "s": 64},), ("float16",), ("cuda",), tensors={"x": "in n s 3 uint8", "out": "out n 3 s"})
-    text = source(spec, "def reference(x):\n    return {'out': x.transpose(1, 2) / 255}\n")
-    assert sketches(text, "float16") == ["elements"]
+COLOURS = {
+    "to planes": ("in n s 3 uint8", "out n 3 s", "x.transpose(1, 2) / 255", "load_inside<24, 8>(x"),
+    "from planes": ("in n 3 s", "out n s 3", "(x * 2).transpose(1, 2)", "store_rounded(out + "),
+    "from planes to bytes": ("in n 3 s", "out n s 3 uint8", "x.abs().clamp(0, 1).mul(255).round().to(torch.uint8).transpose(1, 2)", "store_parts<8>(out"),
+    "from planes to small floats": ("in n 3 s", "out n s 3 float8_e4m3fn", "x.transpose(1, 2)", "store_rounded_parts<8>(out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", COLOURS)
+def test_a_thread_has_all_colours_of_its_elements(form, tmp_path):
+    x, out, value, moved = COLOURS[form]
+    spec = made(({"n": 2, "s": 64}, {"n": 3, "s": 21}), ("float16",), ("cuda",), tensors={"x": x, "out": out})
+    kernel = folder_of(tmp_path, spec, f'import torch\n\n\ndef reference(x):\n    return {{"out": {value}}}\n')
+    text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
+    assert moved in text and sketches(text, "float16") == ["elements"]
+    check_text(kernel, text, tmp_path)
 
 
 FOLDED = {
