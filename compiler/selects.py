@@ -291,7 +291,7 @@ def planes_of(program: Program, value: Value) -> tuple[Piece, ...]:
     """The parts along an axis of a few elements that lie between each other in what is read, or in what is written but not in what is read,
     each by itself: one thread then has them all, and what it moves lies together. None of any other value."""
     shape, last = value.shape, len(value.shape) - 1
-    if value.buffer is not None and value.is_whole or last < 1 or value.pieces:
+    if (value.buffer is not None and value.is_whole) or last < 1 or value.pieces:
         return ()
     few = [axis for axis, size in enumerate(shape) if size.is_Integer and 1 < size <= MOST_PLANES]
     at = [program.ranges.named(f"read{axis}", size) for axis, size in enumerate(shape)]
