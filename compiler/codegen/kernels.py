@@ -49,6 +49,8 @@ class KernelFunction:
     """Bytes of registers that a pack of a row takes which stays there; of columns, what a thread loads of a row."""
     waits: bool = False
     """Of columns: whether a row is loaded as the one before it is done, not ahead."""
+    ring: int = 0
+    """Of streams: bytes of a block for what is on its way."""
     online: int = 0
     """Of rows: whether one pass over memory makes several stages' reductions (1), and nothing is left to do for an element (2)."""
 

@@ -1,12 +1,11 @@
 """Kernels of the sketch `stream`: a cluster of blocks to the queries that read the same keys, every key and value loaded once.
 
 Teams of lanes load keys in packs and leave the scores in shared memory; the reductions over the keys go over these, in the block
-and across the cluster; what they make of the scores, the weights, takes their place; then the values go by like the keys.
+and across the cluster; what they make of the scores, the weights, takes their place; then the values go by like the keys. What is on its
+way comes into shared memory, a place of its own for every thread, and the first values while the scores are reduced.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import sympy
 
@@ -14,6 +13,7 @@ from compiler.codegen.cpu import STRIP, CpuText
 from compiler.codegen.kernels import KernelFunction, signature, wait
 from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
+from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr, loads_of, make, put, symbols_of, walk
 from compiler.draft.index import Index
@@ -24,32 +24,9 @@ from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
 from compiler.streams import StreamKernel
 
-THREADS, WARP = 256, 32
 MOST_REGISTERS = 64
 """Of a thread for the queries' elements, and later for the sums."""
 MOST_GROUP = 8
-
-
-@dataclass(frozen=True)
-class StreamPacks:
-    """How lanes share an element of a key: `lanes` of them take `packs` packs of `width` each."""
-
-    lanes: int
-    packs: int
-    width: int
-
-    @property
-    def each(self) -> int:
-        return self.packs * self.width
-
-
-def choose_packs(depths: int, vector: int) -> StreamPacks:
-    width = vector if depths % vector == 0 else 1
-    packs = depths // width
-    lanes = WARP
-    while packs % lanes:
-        lanes //= 2
-    return StreamPacks(lanes, packs // lanes, width)
 
 
 def most_group(kernel: StreamKernel, vector: int) -> int:
@@ -89,11 +66,11 @@ class _Lines:
         value = printer.text(expr, scope)
         return scope.lines, _bare(value)
 
-    def pack(self, expr: Expr, variable: sympy.Symbol, how: StreamPacks, word: str) -> tuple[Expr, list[tuple[str, str, str]], set[Buffer]]:  # fmt: skip
-        """(the expression of lane `lane` of pack `chunk`, (name, type, address) of each pack that it loads, what is loaded so)."""
+    def pack(self, expr: Expr, variable: sympy.Symbol, how: StreamPacks, word: str) -> tuple[Expr, list[StreamLoad], set[Buffer]]:  # fmt: skip
+        """(the expression of lane `lane` of pack `chunk`, the packs that it loads, what is loaded so)."""
         lane, chunk = (sympy.Symbol(name, integer=True, nonnegative=True) for name in ("lane", "chunk"))
         place = how.width * chunk + lane
-        loads: dict[tuple, tuple[str, str, str]] = {}
+        loads: dict[tuple, StreamLoad] = {}
         buffers: set[Buffer] = set()
 
         def other(one: Expr) -> Expr | None:
@@ -115,9 +92,10 @@ class _Lines:
                     before, by = self.printed(more[1])
                     self.before += before
                     text += f" + static_cast<int64_t>({by}) * ({index_text(more[0])})"
-                loads[key] = (f"{word}_{len(loads)}", f"Pack<{self.text.element(buffer.dtype)}, {how.width}>", text)
+                type, bytes = f"Pack<{self.text.element(buffer.dtype)}, {how.width}>", how.width * buffer.dtype.itemsize
+                loads[key] = StreamLoad(f"{word}_{len(loads)}", type, text, bytes)
                 buffers.add(buffer)
-            name = loads[key][0]
+            name = loads[key].name
             return make("scalar", self.text.loaded_text(buffer, f"{name}_now.at[lane]"), type=one.type)
 
         self.before: list[str] = []
@@ -161,6 +139,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     top.lines += indent([
         "constexpr int kWarps = 8, kMostParts = Split == 1 ? 1 : 8;",
         "extern __shared__ float scores[];",
+        f"[[maybe_unused]] unsigned char* const stream_ring = reinterpret_cast<unsigned char*>(scores + Group * (stream_span > 8 * {kernel.columns} ? stream_span : 8 * {kernel.columns}));",
         f"__shared__ float partial[{folds}][kWarps], folded[{folds}][Group];",
         "const int stream_parts = blocks_of_cluster<Split>(), stream_part = blockIdx.x % stream_parts;",
         f"const {wide} group_blocks = ({group} + Group - 1) / Group;",
@@ -181,7 +160,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         f"float queries[Group][{how.each}];", "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {",
         *indent(at_member, 1), "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
         f"        const {wide} chunk = step * {how.lanes} + threadIdx.x % {how.lanes};", *indent(lines.before, 2),
-        *[f"        const auto {n}_now = load_pack<{how.width}>({a});" for n, _, a in loads],
+        *[f"        const auto {load.name}_now = load_pack<{how.width}>({load.address});" for load in loads],
         "        #pragma unroll", f"        for (int lane = 0; lane < {how.width}; ++lane) {{", *indent(before, 3),
         f"            queries[member_at][step * {how.width} + lane] = {value};", "        }", "    }", "}",
     ], 1)  # fmt: skip
@@ -189,38 +168,44 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     # Keys go by; scores stay.
     keyed, loads, buffers = lines.pack(kernel.keyed, kernel.depth, how, "key_pack")
     moved |= buffers
+    key_ring, key_before = StreamRing(how, loads), lines.before
     before, value = lines.printed(keyed, 0)
-    skip = lines.printed(leaf(kernel.masked), 0) if kernel.masked else ([], "false")
-    ask = [
-        *indent(at_key, 1), "    bool& is_one = asked_taken[one];", f"    is_one = place < stream_span && {kernel.key} < {keys};",
-        "    if (is_one) {", *indent(skip[0], 2), f"        is_one = !({skip[1]});", "    }",
-    ]  # fmt: skip
+
+    def wanted(skips: bool) -> list[str]:
+        first, is_masked = lines.printed(leaf(kernel.masked), 0) if kernel.masked and skips else ([], "")
+        more = ["if (is_one) {", *indent(first, 1), f"    is_one = !({is_masked});", "}"] if is_masked else []
+        return [f"bool is_one = place < stream_span && {kernel.key} < {keys};", *more]
+
     top.lines += indent([
-        "{", *indent(_ahead(how, loads, lines.before, ask, wide), 1), "    for (int from = 0; from < stream_span; from += kTeams * kAtOnce) {",
-        *indent(_next(how, loads), 2), "        #pragma unroll",
-        "        for (int one = 0; one < kAtOnce; ++one) {", "            const int place = from + one * kTeams + team;",
-        "            float dots[Group] = {};", "            if (is_taken[one]) {", *indent(at_key, 4),
-        "                #pragma unroll", f"                for (int step = 0; step < {how.packs}; ++step) {{",
-        f"                    [[maybe_unused]] const {wide} chunk = step * {how.lanes} + team_lane;",
-        *[f"                    const auto& {n}_now = {n}[one][step];" for n, _, _ in loads],
-        "                    #pragma unroll", f"                    for (int lane = 0; lane < {how.width}; ++lane) {{", *indent(before, 6),
-        f"                        const float element = {value};", "                        #pragma unroll",
-        "                        for (int member_at = 0; member_at < Group; ++member_at) {",
-        f"                            dots[member_at] += queries[member_at][step * {how.width} + lane] * element;",
-        "                        }", "                    }", "                }", "            }",
-        f"            const float score = sum_of_lanes<{how.lanes}>(dots, team_lane);",
-        f"            constexpr int kSame = {how.lanes} / Group;",
-        "            if (place < stream_span && team_lane % kSame == 0) {",
-        "                scores[team_lane / kSame * stream_span + place] = score;", "            }",
-        "        }", "    }", "}",
+        "{", *indent(key_ring.lines(wide, at_key, key_before, wanted(True)), 1), *indent(key_ring.loop([
+            "float dots[Group] = {};", "if (taken >> slot & 1) {", *indent(at_key, 1),
+            "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
+            f"        [[maybe_unused]] const {wide} chunk = step * {how.lanes} + team_lane;", *indent(key_ring.now(), 2),
+            "        #pragma unroll", f"        for (int lane = 0; lane < {how.width}; ++lane) {{", *indent(before, 3),
+            f"            const float element = {value};", "            #pragma unroll",
+            "            for (int member_at = 0; member_at < Group; ++member_at) {",
+            f"                dots[member_at] += queries[member_at][step * {how.width} + lane] * element;",
+            "            }", "        }", "    }", "}",
+            f"const float score = sum_of_lanes<{how.lanes}>(dots, team_lane);",
+            f"constexpr int kSame = {how.lanes} / Group;",
+            "if (place < stream_span && team_lane % kSame == 0) {",
+            "    scores[team_lane / kSame * stream_span + place] = score;", "}",
+        ]), 1), "}", "__syncthreads();",
     ], 1)  # fmt: skip
+
+    # The first values are on their way while the scores are reduced.
+    seen, loads, buffers = lines.pack(kernel.value, kernel.column, out, "value_pack")
+    moved |= buffers
+    value_ring, value_before = StreamRing(out, loads), lines.before
+    skips = kernel.masked is not None and not program.spec.nans
+    top.lines += indent(value_ring.lines(wide, at_key, value_before, wanted(skips)), 1)
 
     # Reductions over the keys, of the block's and then of the cluster's.
     for number, fold in enumerate(kernel.folds):
         before, value = lines.printed(leaf(fold.value), 0)
         held = f"partial[{number}]"
         top.lines += indent([
-            "__syncthreads();", "{", "    const int member_at = warp % Group;", *indent(at_member, 1),
+            *(["__syncthreads();"] if number else []), "{", "    const int member_at = warp % Group;", *indent(at_member, 1),
             f"    float held = {text.identity(fold)};", f"    const auto join = {text.join(fold)};",
             "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {",
             *indent(at_key, 2), f"        if ({kernel.key} < {keys}) {{",
@@ -244,31 +229,26 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         f"        weight = {value};", "    }", "    scores[at] = weight;", "}", "__syncthreads();",
     ], 1)  # fmt: skip
 
-    # Values go by.
-    seen, loads, buffers = lines.pack(kernel.value, kernel.column, out, "value_pack")
-    moved |= buffers
+    # Values go by; what was not asked for since it is masked is brought where a weight says otherwise: that of a row that is masked whole.
     before, value = lines.printed(seen, 0)
-    skips = kernel.masked is not None and not program.spec.nans
-    ask = [
-        *indent(at_key, 1), "    bool& is_one = asked_taken[one];", f"    is_one = place < stream_span && {kernel.key} < {keys};",
-        *(["    if (is_one) {", "        is_one = false;", "        #pragma unroll", "        for (int member_at = 0; member_at < Group; ++member_at) {",
-           "            is_one |= scores[member_at * stream_span + place] != 0.0f;", "        }", "    }"] if skips else []),
+    late = [
+        "bool is_any = false;", "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {",
+        "    is_any |= weights[member_at] != 0.0f;", "}", "if (is_any && !(taken >> slot & 1)) {", "    fetch(place, slot);",
+        "    __pipeline_commit();", "    __pipeline_wait_prior(0);", "}", "if (is_any) {",
     ]  # fmt: skip
     top.lines += indent([
-        f"float sums[Group][{out.each}] = {{}};", "{", *indent(_ahead(out, loads, lines.before, ask, wide), 1),
-        "    for (int from = 0; from < stream_span; from += kTeams * kAtOnce) {", *indent(_next(out, loads), 2), "        #pragma unroll",
-        "        for (int one = 0; one < kAtOnce; ++one) {", "            if (is_taken[one]) {",
-        "                const int place = from + one * kTeams + team;", *indent(at_key, 4),
-        "                float weights[Group];", "                #pragma unroll", "                for (int member_at = 0; member_at < Group; ++member_at) {",
-        "                    weights[member_at] = scores[member_at * stream_span + place];", "                }",
-        "                #pragma unroll", f"                for (int step = 0; step < {out.packs}; ++step) {{",
-        f"                    [[maybe_unused]] const {wide} chunk = step * {out.lanes} + team_lane;",
-        *[f"                    const auto& {n}_now = {n}[one][step];" for n, _, _ in loads],
-        "                    #pragma unroll", f"                    for (int lane = 0; lane < {out.width}; ++lane) {{", *indent(before, 6),
-        f"                        const float element = {value};", "                        #pragma unroll",
-        "                        for (int member_at = 0; member_at < Group; ++member_at) {",
-        f"                            sums[member_at][step * {out.width} + lane] += weights[member_at] * element;",
-        "                        }", "                    }", "                }", "            }", "        }", "    }", "}",
+        f"float sums[Group][{out.each}] = {{}};", *value_ring.loop([
+            f"if (place < stream_span{'' if skips else ' && (taken >> slot & 1)'}) {{", *indent(at_key, 1),
+            "    float weights[Group];", "    #pragma unroll", "    for (int member_at = 0; member_at < Group; ++member_at) {",
+            "        weights[member_at] = scores[member_at * stream_span + place];", "    }", *indent(late if skips else ["{"], 1),
+            "        #pragma unroll", f"        for (int step = 0; step < {out.packs}; ++step) {{",
+            f"            [[maybe_unused]] const {wide} chunk = step * {out.lanes} + team_lane;", *indent(value_ring.now(), 3),
+            "            #pragma unroll", f"            for (int lane = 0; lane < {out.width}; ++lane) {{", *indent(before, 4),
+            f"                const float element = {value};", "                #pragma unroll",
+            "                for (int member_at = 0; member_at < Group; ++member_at) {",
+            f"                    sums[member_at][step * {out.width} + lane] += weights[member_at] * element;",
+            "                }", "            }", "        }", "    }", "}",
+        ]),
     ], 1)  # fmt: skip
 
     # What the warps have, and then the blocks, is added.
@@ -313,36 +293,8 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         tuple(arguments),
         tuple(sorted(moved, key=lambda buffer: buffer.text)),
         kernel,
+        ring=max(key_ring.bytes, value_ring.bytes),
     )
-
-
-def _ahead(
-    how: StreamPacks, loads: list[tuple[str, str, str]], before: list[str], ask: list[str], wide: str
-) -> list[str]:
-    """What asks for keys or values `asked_at` and on, packs and whether each is taken, and asks for the first. `ask`: whether one is taken."""
-    at_once = "Group > 4 ? 2 : 4" if how.packs == 1 else "2" if how.packs == 2 else "1"
-    return [
-        f"constexpr int kTeams = {THREADS} / {how.lanes}, kAtOnce = {at_once};",
-        f"const int team = threadIdx.x / {how.lanes}, team_lane = threadIdx.x % {how.lanes};",
-        *[f"{type} {name}[kAtOnce][{how.packs}], {name}_asked[kAtOnce][{how.packs}];" for name, type, _ in loads],
-        "bool is_taken[kAtOnce], asked_taken[kAtOnce];", "const auto ask = [&](int asked_at) {", "    #pragma unroll",
-        "    for (int one = 0; one < kAtOnce; ++one) {", "        const int place = asked_at + one * kTeams + team;", *indent(ask, 1),
-        *([
-            "        if (is_one) {", *indent(before, 3), "            #pragma unroll", f"            for (int step = 0; step < {how.packs}; ++step) {{",
-            f"                const {wide} chunk = step * {how.lanes} + team_lane;",
-            *[f"                {name}_asked[one][step] = load_pack<{how.width}>({address});" for name, _, address in loads],
-            "            }", "        }",
-        ] if loads else []), "    }", "};", "ask(0);",
-    ]  # fmt: skip
-
-
-def _next(how: StreamPacks, loads: list[tuple[str, str, str]]) -> list[str]:
-    """Takes what was asked for, and asks for what comes next."""
-    return [
-        "#pragma unroll", "for (int one = 0; one < kAtOnce; ++one) {", "    is_taken[one] = asked_taken[one];", "    #pragma unroll",
-        f"    for (int step = 0; step < {how.packs}; ++step) {{", *[f"        {name}[one][step] = {name}_asked[one][step];" for name, _, _ in loads],
-        "    }", "}", "ask(from + kTeams * kAtOnce);",
-    ]  # fmt: skip
 
 
 def _leaves(known: dict[Buffer, str]) -> list[str]:

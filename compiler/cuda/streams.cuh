@@ -1,0 +1,98 @@
+// Keys and values that stream by; prelude.cuh brings what this calls.
+
+#if !defined(WITHOUT_STREAMS)
+#include <cuda_pipeline.h>
+
+// Brings a pack into this thread's own place of the block's memory, whenever it comes.
+template <typename T, int Items>
+__device__ __forceinline__ void bring(Pack<T, Items>* to, const T* from) {
+    constexpr int kBytes = sizeof(Pack<T, Items>), kEach = kBytes % 16 == 0 ? 16 : kBytes % 8 == 0 ? 8 : kBytes % 4 == 0 ? 4 : 0;
+    if constexpr (kEach == 0) {
+        *to = load_pack<Items>(from);
+    } else {
+#pragma unroll
+        for (int at = 0; at < kBytes; at += kEach) {
+            __pipeline_memcpy_async(reinterpret_cast<unsigned char*>(to) + at, reinterpret_cast<const unsigned char*>(from) + at, kEach);
+        }
+    }
+}
+
+// Of `Lanes` neighbouring threads with `Count` values each, no more than there are threads: the sum of value `lane / (Lanes / Count)`.
+template <int Lanes, int Count>
+__device__ __forceinline__ float sum_of_lanes(float (&values)[Count], int lane) {
+    int left = Count;
+#pragma unroll
+    for (int step = Lanes / 2; step > 0; step /= 2) {
+        if (left == 1) {
+            values[0] += __shfl_xor_sync(0xffffffffu, values[0], step);
+            continue;
+        }
+        left /= 2;
+        const bool is_upper = (lane & step) != 0;
+#pragma unroll
+        for (int one = 0; one < Count / 2; ++one) {
+            if (one < left) {
+                const float sent = is_upper ? values[one] : values[one + left], kept = is_upper ? values[one + left] : values[one];
+                values[one] = kept + __shfl_xor_sync(0xffffffffu, sent, step);
+            }
+        }
+    }
+    return values[0];
+}
+
+// All blocks of a cluster come here: what they wrote to shared memory can be read.
+template <int Split>
+__device__ __forceinline__ void meet_in_cluster() {
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split != 1) {
+        cooperative_groups::this_cluster().sync();
+        return;
+    }
+#endif
+    __syncthreads();
+}
+
+// This block's shared memory in another block of the cluster.
+template <int Split, typename T>
+__device__ __forceinline__ T* of_block(T* mine, int other) {
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split != 1) {
+        return cooperative_groups::this_cluster().map_shared_rank(mine, other);
+    }
+#endif
+    return mine;
+}
+
+constexpr int kStreamBytes = 220 << 10;
+
+// How keys that stream by are shared: queries of the same keys that a block takes, blocks of a cluster, keys of a block.
+struct StreamPlan {
+    int group, split, span, bytes;
+};
+
+// `ring`: bytes of a block for keys and values on their way, behind the scores. Twice as many blocks as multiprocessors where there are keys for them, 64 each at least; scores of a block that leave room for another
+// one; where the keys are too many for all queries at once, fewer queries.
+inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int most, int columns, int ring, bool clusters) {
+    static const Multiprocessors machine;
+    StreamPlan plan{1, 1, 0, 0};
+    while (plan.group < most && plan.group < group) {
+        plan.group *= 2;
+    }
+    while (true) {
+        const int64_t blocks = units * ((group + plan.group - 1) / plan.group);
+        const auto span = [&] { return (keys + plan.split * 32 - 1) / (plan.split * 32) * 32; };
+        const auto bytes = [&] { return plan.group * (span() > 8 * columns ? span() : 8 * columns) * 4 + ring; };
+        plan.split = 1;
+        while (clusters && plan.split < 8 && keys > plan.split * 64 &&
+               (blocks * plan.split < 2 * machine.count || bytes() > (96 << 10))) {
+            plan.split *= 2;
+        }
+        plan.span = static_cast<int>(span());
+        plan.bytes = static_cast<int>(bytes());
+        if (bytes() <= kStreamBytes || plan.group == 1) {
+            return plan;
+        }
+        plan.group /= 2;
+    }
+}
+#endif
