@@ -52,8 +52,15 @@ class ProductKernel(PackedKernel):
         loads = [load for pair in self.sides for side in pair for load in loads_of([side])]
         kinds = {load.args[0].dtype for load in loads if load.args[0].dtype.is_floating_point}
         (kind,) = kinds if len(kinds) == 1 else (None,)
-        plain = all(side.op == "load" for pair in self.sides for side in pair)
+        plain = all(is_plain(side) for pair in self.sides for side in pair)
         return kind if kind in HALVES and (plain or kind == torch.bfloat16) else None
+
+
+def is_plain(side: Expr) -> bool:
+    """Whether 16 bits hold the operand as it is: a load, or a byte as a number."""
+    while side.op == "cast":
+        side = side.args[0]
+    return side.op == "load" and (side.args[0].dtype in HALVES or side.args[0].dtype in (torch.int8, torch.uint8))
 
 
 def products_of(program: SelectedProgram, outputs: set[Buffer]) -> list[ProductKernel]:
@@ -104,6 +111,8 @@ def _kernel(program, first: Definition, outputs: set[Buffer]) -> ProductKernel |
         loops_of=tuple(loops), ends=tuple(ends), sums=[d.outs[0] for d in products],
     )  # fmt: skip
     _, m, n, _ = loops
+    if not (m.is_Symbol and n.is_Symbol):
+        return None
     for one in products:
         value = one.element(axes)
         while value.op == "cast":

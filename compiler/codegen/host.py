@@ -464,10 +464,11 @@ class HostFile:
             [
                 schedule.head(),
                 *without,
+                *(["#include <cuda.h>"] if "CUtensorMap" in body else []),
                 "",
                 _prelude(),
                 "namespace {\n",
-                *(products.preludes(body) if "kTileThreads" in body or "kExactBytes" in body else []),
+                *(products.preludes(body) if "kTileBytes" in body or "kExactBytes" in body else []),
                 *self.texts,
                 "}  // namespace\n",
                 *self.entries,

@@ -42,3 +42,19 @@ def _sums() -> str:
 
 
 REGISTERS, SUMS = _registers(), _sums()
+
+
+def wgmma(type: str, left: str, right: str, columns: int) -> str:
+    """A warp group's 64 rows of sums += 16 steps of both sides, which lie in shared memory."""
+    count, kind = columns // 2, {"__half": "f16", "__nv_bfloat16": "bf16"}[type]
+    registers = ", ".join(f"%{i}" for i in range(count))
+    sums = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    across = ", ".join("0" if along == "true" else "1" for along in (left, right))
+    return (
+        f"__device__ __forceinline__ void multiply_sixteen(Operands<{type}, {left}, {right}>, float (&d)[{count}], uint64_t left, uint64_t right, int adds) {{\n"
+        "    asm volatile(\n"
+        f'        "{{.reg .pred adds; setp.ne.b32 adds, %{count + 2}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{registers}}}, "\n'
+        f'        "%{count}, %{count + 1}, adds, 1, 1, {across};}}"\n'
+        f'        : {sums} : "l"(left), "l"(right), "r"(adds));\n'
+        "}\n"
+    )

@@ -45,6 +45,8 @@ FORMS = {
     "bfloat16, both across": ("bfloat16", ACROSS, '"b", "k", "n"', "", "torch.baddbmm(bias.to(x.dtype), x.mT, w)"),
     "float16, across and along": ("float16", ACROSS, '"b", "n", "k"', "", "torch.tanh(x.mT @ w.mT)"),
     "bfloat16, a gate": ("bfloat16", ALONG, '"n", "k"', "", "torch.sigmoid(x @ w.T) * (x.abs() @ w.T)"),
+    "float16, a gate of one": ("float16", ALONG, '"n", "k"', "", "torch.sigmoid(x @ w.T) * (x @ (w.T))"),
+    "float16 by bytes": ("float16", ALONG, '"k", "n"', ', dtype="int8", values=("integers:-9:9",)', "x @ w.to(x.dtype) + bias"),
     "bfloat16 by bytes": ("bfloat16", ALONG, '"n", "k"', ', dtype="int8", values=("integers:-9:9",)', "x @ w.to(x.dtype).T"),
 }  # fmt: skip
 
@@ -59,8 +61,8 @@ def written(folder, form: str) -> tuple[Spec, str]:
 
 def cut(text: str, rows: int, columns: int, split: int) -> str:
     return re.sub(
-        r"const TilePlan tile_plan = plan_tiles\(.*",
-        f"const TilePlan tile_plan = {{{rows}, {columns}, {split}}};",
+        r"TilePlan tile_plan = plan_tiles\(.*",
+        f"TilePlan tile_plan = {{{rows}, {columns}, {split}}};",
         text,
     )
 
@@ -82,10 +84,21 @@ def test_products_of_folders_go_by_tiles(form, tmp_path):
 
 @pytest.mark.parametrize(
     ("form", "rows", "columns", "split"),
-    [("float32, both along", 64, 64, 2), ("float32, both across", 128, 128, 2), ("float16, across and along", 128, 64, 2), ("bfloat16, a gate", 128, 128, 2)],
+    [("float32, both along", 64, 64, 2), ("float32, both across", 128, 128, 2), ("float16, across and along", 128, 64, 2), ("bfloat16, a gate", 128, 128, 2), ("float16, a gate of one", 128, 128, 2), ("float16 by bytes", 128, 64, 2)],
 )  # fmt: skip
 def test_blocks_share_a_depth(form, rows, columns, split, tmp_path):
     right(tmp_path, cut(source(*written(tmp_path, form)), rows, columns, split))
+
+
+@pytest.mark.parametrize("form", ["float16, a linear layer", "bfloat16, both across"])
+def test_tiles_of_256_columns(form, tmp_path):
+    right(tmp_path, cut(source(*written(tmp_path, form)), 128, 256, 1))
+
+
+def test_operands_at_odd_addresses_are_no_boxes(tmp_path):
+    (tmp_path / "candidate.cu").write_text(source(*written(tmp_path, "float16, a linear layer")))
+    done = emulated(tmp_path, tmp_path / "candidate.cu", "1", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("missing", [("__CUDA_ARCH_FEAT_SM90_ALL",), ("__CUDA_ARCH_FEAT_SM90_ALL", "__CUDA_ARCH__ >= 800")], ids=["by warps", "by plain multiply-adds"])  # fmt: skip

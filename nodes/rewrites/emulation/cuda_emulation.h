@@ -451,6 +451,12 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline float2 __half22float2(__half2 v) { return {v.x, v.y}; }
 inline __half2 __float22half2_rn(float2 v) { return {v.x, v.y}; }
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const uint64_t bytes = uint64_t(high) << 32 | low;
+  unsigned made = 0;
+  for (int at = 0; at < 4; ++at) made |= unsigned(bytes >> (selector >> at * 4 & 7) * 8 & 255) << at * 8;
+  return made;
+}
 inline __half2 __floats2half2_rn(float x, float y) { return {x, y}; }
 struct alignas(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
 using nv_bfloat162 = __nv_bfloat162;

@@ -21,9 +21,9 @@ inline __half __low2half(__half2 v) { return v.x; }
 inline __half __high2half(__half2 v) { return v.y; }
 
 // --- the driver's encoder: a map is what it was made from -------------------------------------------------------------------
-struct CUtensorMap { const void* base; uint64_t sizes[3]; uint32_t box[3]; };
+struct CUtensorMap { const void* base; uint64_t sizes[3]; uint32_t box[3]; uint64_t strides[3]; };
 enum CUresult { CUDA_SUCCESS };
-enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_FLOAT16 };
+enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 };
 enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
 enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B };
 enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_256B };
@@ -37,12 +37,12 @@ using cudaError_t = int;
 inline CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* base, const cuuint64_t* sizes, const cuuint64_t* strides,
                              const cuuint32_t* box, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                              CUtensorMapFloatOOBfill) {
-  uint64_t bytes = 2;
-  *map = CUtensorMap{base, {1, 1, 1}, {1, 1, 1}};
+  *map = CUtensorMap{base, {1, 1, 1}, {1, 1, 1}, {2, 0, 0}};
   for (cuuint32_t n = 0; n < rank; ++n) {
     map->sizes[n] = sizes[n], map->box[n] = box[n];
-    if (n > 0 && (strides[n - 1] != bytes || bytes % 16)) tensor::fail("a map whose rows are apart, or no multiples of 16 bytes");
-    bytes *= sizes[n];
+    if (n > 0) map->strides[n] = strides[n - 1];
+    if (n > 0 && (strides[n - 1] == 0 || strides[n - 1] % 16)) tensor::fail("a map whose rows are no multiples of 16 bytes apart");
+    if (box[n] > 256) tensor::fail("a box of more than 256 places");
   }
   if (box[0] != 64 || uint64_t(base) % 16) tensor::fail("a map of boxes that are not 128 bytes wide, or of a tensor at an odd address");
   return CUDA_SUCCESS;
@@ -279,7 +279,7 @@ inline void box_for(unsigned blocks, uint64_t to, const CUtensorMap* map, uint64
       for (uint64_t column = 0; column < map->box[0]; ++column) {
         uint16_t value = 0;
         const bool inside = x + column < map->sizes[0] && y + row < map->sizes[1] && uint64_t(z) < map->sizes[2];
-        if (inside) value = static_cast<const uint16_t*>(map->base)[(z * map->sizes[1] + y + row) * map->sizes[0] + x + column];
+        if (inside) value = *reinterpret_cast<const uint16_t*>(static_cast<const char*>(map->base) + z * map->strides[2] + (y + row) * map->strides[1] + (x + column) * 2);
         std::memcpy(place(swizzled(to + row * 128 + column * 2), rank), &value, 2);
       }
     Barrier& there = barriers[rank].at(barrier);

@@ -1,0 +1,121 @@
+"""Products of 16-bit operands, by cuda/halved_tiles.cuh."""
+
+from __future__ import annotations
+
+import torch
+
+from compiler.codegen.kernels import KernelFunction, in_axes
+from compiler.codegen.levels import indent
+from compiler.codegen.product_parts import OperandSide, by_plan, plan_lines
+from compiler.codegen.text import Text
+from compiler.draft.expressions import Expr
+from compiler.products import ProductKernel
+from compiler.program import KernelProgram
+
+HALVED = {1: ((64, 8), (128, 8), (256, 1)), 2: ((128, 8),)}
+"""Of one product and of two at once: columns of a tile, and blocks that share a depth at most."""
+BROUGHT = 128
+"""Columns where not all sides are boxes."""
+
+
+def stage_lines(
+    kernel: ProductKernel, sides, type: str, kind: torch.dtype, wide: str, sizes: str
+) -> tuple[list[str], list[str], list[str]]:
+    """Lambdas, the call, and the parameters for boxes."""
+    lefts, rights = sides_apart(kernel)
+    lines, brought, asked, maps, bytes = [], [], [], [], ["0"]
+    to = "to"
+    for word, count, first, which in (("left", len(lefts), "first_row", 0), ("right", len(rights), "first_column", 1)):
+        places, size = ("kTileRows", "kTileSide") if which == 0 else ("Columns", "Columns * kTileSteps * 2")
+        for at in range(count):
+            side = sides[at][which]
+            along = str(side.along).lower()
+            lines += side.halved(f"{word}Of{at}", type, places, kind)
+            bring = f"{word}Of{at}(batch, {first}, start, {to}, thread, threads);"
+            if side.box(kind) is None:
+                brought.append(bring)
+            else:
+                maps.append(f"{word}Map{at}")
+                bytes.append(size)
+                brought.append(f"if constexpr (!kAsks) {bring}")
+                batch = "batch" if side.box(kind)[2] != 0 else "0"
+                asked.append(f"ask_for_side<{along}, {places}>({word}Map{at}, {to}, barrier, {first}, start, {batch});")
+            to = f"{to} + {size}"
+    lines = [
+        "constexpr bool kAsks = Mapped && kAsksForBoxes;", *lines,
+        f"const auto bringStage = [&]([[maybe_unused]] {wide} batch, [[maybe_unused]] {wide} first_row, [[maybe_unused]] {wide} first_column, {wide} start, char* to, int thread, int threads) {{",
+        *indent(brought, 1), "};",
+        f"const auto askStage = [&]([[maybe_unused]] {wide} batch, [[maybe_unused]] {wide} first_row, [[maybe_unused]] {wide} first_column, {wide} start, uint32_t to, uint32_t barrier) {{",
+        *indent(asked, 1), "};",
+    ]  # fmt: skip
+    along = ", ".join(str(side.along).lower() for side in sides[0])
+    brings = "true" if len(maps) < len(lefts) + len(rights) else "!kAsks"
+    call = f"multiply_halved_tiles<{type}, Columns, Split, {len(sides)}, {len(lefts)}, {len(rights)}, {along}, kAsks ? {' + '.join(bytes)} : 0, {brings}>"
+    parameters = [f"[[maybe_unused]] const __grid_constant__ CUtensorMap {name}" for name in maps]
+    return lines, [f"{call}(tileMemory, {sizes}, askStage, bringStage, putEight);"], parameters
+
+
+def sides_apart(kernel: ProductKernel) -> tuple[list[Expr], list[Expr]]:
+    """Left and right sides of a stage: one where all products have the same."""
+    lefts, rights = (list(sides) for sides in zip(*kernel.sides, strict=True))
+    return _apart(lefts), _apart(rights)
+
+
+def _apart(sides: list[Expr]) -> list[Expr]:
+    return sides[:1] if all(_same(sides[0], side) for side in sides) else sides
+
+
+def _same(one: Expr, other: Expr) -> bool:
+    return one.op == other.op == "load" and one.args[0] is other.args[0] and one.args[1] == other.args[1]
+
+
+def launch_halved(
+    program: KernelProgram, function: KernelFunction, kernel: ProductKernel, sizes: str, clusters: bool
+) -> list[str]:
+    kind, (lefts, rights) = kernel.narrow, sides_apart(kernel)
+    assert kind is not None
+    type = {torch.float16: "CU_TENSOR_MAP_DATA_TYPE_FLOAT16", torch.bfloat16: "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"}[kind]
+    text = Text(program, kernel, "int64_t", False)
+    names, made = [], []
+    for word, values, which in (("left", lefts, 1), ("right", rights, 2)):
+        for at, value in enumerate(values):
+            side = OperandSide(text, kernel, value, which)
+            if (box := side.box(kind)) is None:
+                continue
+            begin, line, matrix = (in_axes(program, index) for index in box)
+            ends = (kernel.ends[3], kernel.ends[which]) if side.along else (kernel.ends[which], kernel.ends[3])
+            lines = "64" if not side.along else "kTileRows" if which == 1 else "tile_plan.columns"
+            buffer = value.args[0].text
+            where = buffer if begin == "0" else f"{buffer} + ({begin})"
+            given = ", ".join(in_axes(program, end) for end in (*ends, kernel.ends[0]))
+            names.append(f"{word}Map{at}")
+            made.append(f"map_side(&{names[-1]}, {type}, {where}, {given}, {line}, {matrix}, {lines})")
+    all_mapped = len(names) == len(lefts) + len(rights)
+    cuts = [
+        (128, columns, most if clusters else 1) for columns, most in HALVED[len(kernel.sides)]
+        if columns <= BROUGHT or all_mapped
+    ]  # fmt: skip
+    arms = []
+    more = f", {', '.join(names)}" if names else ""
+
+    def arm(condition: str, columns: int, split: int, mapped: bool) -> None:
+        call = f"{function.name}<{columns}, {split}, {str(mapped).lower()}>"
+        room = f"kTileBytes<{columns}, {len(lefts)}, {len(rights)}, {len(kernel.sides)}>"
+        threads = "kAskingThreads" if mapped and all_mapped else "kBringingThreads"
+        arms.append((condition, call, threads, room, more))
+
+    for _, columns, most in cuts if names else []:
+        for split in (1, 0) if most > 1 else (1,):
+            one = "==" if split else ">"
+            arm(f"mapped && tile_plan.columns == {columns} && tile_plan.split {one} 1", columns, split, True)
+    for split in (0, 1) if clusters else (1,):
+        arm("tile_plan.split > 1" if split == 0 else "", BROUGHT, split, False)
+    return [
+        *plan_lines(cuts, sizes, "kTileSteps, halved_cycles"),
+        *([f"CUtensorMap {', '.join(f'{name} = {{}}' for name in names)};", f"const bool mapped = {' && '.join(made)};"] if names else []),
+        f"{'if (!mapped) ' if names else ''}tile_plan = {{kTileRows, {BROUGHT}, tile_plan.split}};",
+        "static const Multiprocessors machine;",
+        f"const int64_t all_tiles = count_tiles(tile_plan, {sizes.rpartition(', ')[0]});",
+        "const unsigned grid_blocks = static_cast<unsigned>(tile_plan.split == 1 && all_tiles > machine.count ? machine.count : all_tiles * tile_plan.split);",
+        *by_plan(arms, "grid_blocks", "tile_plan.split", ", ".join(function.arguments)),
+    ]  # fmt: skip

@@ -1,0 +1,274 @@
+"""What kernels of tiles of both kinds share: what a side brings, and the launch of what a plan has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+import torch
+
+from compiler.codegen.levels import StoreStatement, indent
+from compiler.codegen.printer import Printer
+from compiler.codegen.text import Text, element_type
+from compiler.draft.expressions import Expr, loads_of, make, put
+from compiler.draft.index import FloorDiv, Index, Modulo
+from compiler.draft.printing import Scope, _bare, index_text
+from compiler.products import HALVES, ProductKernel
+
+BYTES = (torch.int8, torch.uint8)
+PACKED = (*HALVES, *BYTES, torch.float32, torch.int16, torch.int32)
+"""What eight neighbours of are read at once where an operand is made of them."""
+
+
+class OperandSide:
+    """One operand: `which` of the kernel's loops, m or n, counts its places."""
+
+    def __init__(self, text: Text, kernel: ProductKernel, value: Expr, which: int) -> None:
+        self.text, self.kernel, self.value = text, kernel, value
+        self.place, self.step = kernel.loops_of[which], kernel.loops_of[3]
+        self.ends = kernel.ends[which], kernel.ends[3]
+        self.end, self.depth = map(index_text, self.ends)
+        self.along = kernel.along(value)
+
+    def apart(self, count: int, dtype: torch.dtype) -> list[str] | None:
+        """Conditions under which `count` neighbours are one aligned copy, all inside or all outside; None where that never is."""
+        if self.value.op != "load" or self.value.args[0].dtype != dtype:
+            return None
+        buffer, index = self.value.args
+        fast, end = (self.step, self.ends[1]) if self.along else (self.place, self.ends[0])
+        rest = sympy.expand(index - fast)
+        return (
+            None
+            if fast in rest.free_symbols
+            else whole_packs(buffer.text, rest, [end], count, set(self.kernel.loops_of))
+        )
+
+    def box(self, dtype: torch.dtype) -> tuple[Index, Index, Index] | None:
+        """Where its matrix begins, and how far apart lines and batches are, where boxes of it can be asked for."""
+        if self.value.op != "load" or self.value.args[0].dtype != dtype:
+            return None
+        batch, loops = self.kernel.loops_of[0], {s for s in self.kernel.loops_of if s.is_Symbol}
+        fast, slow = (self.step, self.place) if self.along else (self.place, self.step)
+        rest = sympy.expand(self.value.args[1] - fast)
+        line, matrix = (rest.coeff(axis) if axis.is_Symbol else sympy.S.Zero for axis in (slow, batch))
+        begin = sympy.expand(rest - line * slow - matrix * batch)
+        return None if loops & (begin.free_symbols | line.free_symbols | matrix.free_symbols) else (begin, line, matrix)
+
+    def packs(self) -> tuple[list[str], list[tuple[str, str, str]], list[Expr]]:
+        axis, end = (self.step, self.ends[1]) if self.along else (self.place, self.ends[0])
+        return packs_along(self.text, self.kernel, [self.value], axis, end)
+
+    def element(self, depth: int, at: str = "") -> list[str]:
+        """Lines that set `theValue`; `at` is added to the axis along which neighbours lie."""
+        lines, printed = print_lines(self.text, self.value)
+        wide = self.text.wide
+        place, step = (
+            f"firstPlace + ofPlace{'' if self.along else at}",
+            f"firstStep + ofStep{at if self.along else ''}",
+        )
+        return indent([
+            f"const {wide} {self.place} = {place}, {self.step} = {step};", "float theValue = 0.0f;",
+            f"if ({self.place} < {self.end} && {self.step} < {self.depth}) {{", *indent([*lines, f"theValue = {printed};"], 1), "}",
+        ], depth)  # fmt: skip
+
+    def copied(self, call: str) -> list[str]:
+        buffer, index = self.value.args
+        inside = f"{self.place} < {self.end} && {self.step} < {self.depth}"
+        return [
+            f"const {self.text.wide} {self.place} = firstPlace + ofPlace, {self.step} = firstStep + ofStep;",
+            f"{call}({buffer.text} + ({index_text(index)}), {inside});".replace("(", "(toHere, ", 1),
+        ]
+
+    def halved(self, name: str, type: str, places: str, dtype: torch.dtype) -> list[str]:
+        """A lambda that brings the side's part of a stage: (its first place, its first step, to, thread, threads)."""
+        along = str(self.along).lower()
+        bring = (
+            f"bring_side<{places}, {along}>(toStage, ofThread, ofThreads, [&](int ofPlace, int ofStep, char* toHere) {{"
+        )
+        stored = [f"    *reinterpret_cast<Pack<{type}, 8>*>(toHere) = eightOf;", "});"]
+        slow = [
+            bring, f"    Pack<{type}, 8> eightOf;", "    #pragma unroll 1", "    for (int ofEight = 0; ofEight < 8; ++ofEight) {", *self.element(2, " + ofEight"),
+            f"        eightOf.at[ofEight] = to<{type}>(theValue);", "    }", *stored,
+        ]  # fmt: skip
+        fast, quick = self.apart(8, dtype), []
+        if fast is not None:
+            quick = [bring, *indent(self.copied("copy_eight"), 1), "});"]
+        elif (packed := self.packs())[1]:
+            fast, members, (value,) = packed
+            lines, printed = print_lines(self.text, value)
+            wide, own = self.text.wide, " + ofEight"
+            at = f"const {wide} {self.place} = firstPlace + ofPlace{{}}, {self.step} = firstStep + ofStep{{}};"
+            inside = [at.format("", ""), f"if ({self.place} < {self.end} && {self.step} < {self.depth}) {{"]
+            quick = [
+                "struct PacksRead {", *(f"    Pack<{of}, 8> {pack};" for of, pack, _ in members), "};",
+                f"bring_packs<{places}, {along}, PacksRead>(toStage, ofThread, ofThreads, [&](int ofPlace, int ofStep) {{", "    PacksRead packsRead = {};",
+                *indent(inside, 1), *(f"        packsRead.{pack} = load_pack<8>({address});" for _, pack, address in members), "    }",
+                "    return packsRead;", "}, [&](const PacksRead& packsRead, int ofPlace, int ofStep, char* toHere) {", f"    Pack<{type}, 8> eightOf = {{}};",
+                *indent(inside, 1), "        #pragma unroll", "        for (int ofEight = 0; ofEight < 8; ++ofEight) {",
+                f"            [[maybe_unused]] {at.format(*(('', own) if self.along else (own, '')))}", *indent(lines, 3),
+                f"            eightOf.at[ofEight] = to<{type}>({printed});", "        }", "    }", *stored,
+            ]  # fmt: skip
+        return self.bringing(name, "Eight", "char* toStage, int ofThread, int ofThreads", fast, quick, slow)
+
+    def exact(self, name: str, type: str) -> list[str]:
+        """A lambda that asks for the side's part of a stage: (its first place, its first step, to)."""
+        fast = self.apart(4, torch.float32)
+
+        def rounds(width: int) -> list[str]:
+            lines = [
+                f"#pragma unroll{' 4' if width == 1 else ''}",
+                f"for (int ofRound = 0; ofRound < {type}::template kRounds<{width}>; ++ofRound) {{",
+                f"    const int ofStep = {type}::template step<{width}>(ofRound), ofPlace = {type}::template place<{width}>(ofRound);",
+                f"    if (!{type}::template brings<{width}>()) break;",
+                f"    float* const toHere = toStage + {type}::at(ofPlace, ofStep);",
+            ]  # fmt: skip
+            if self.value.op == "load" and self.value.args[0].dtype == torch.float32:
+                return [*lines, *indent(self.copied(f"copy_ahead<{width}>"), 1), "}"]
+            return [*lines, *self.element(1), "    *toHere = theValue;", "}"]
+
+        quick = [] if fast is None else rounds(4)
+        return self.bringing(name, "Four", "float* toStage", fast, quick, rounds(1))
+
+    def bringing(
+        self, name: str, count: str, more: str, fast: list[str] | None, quick: list[str], slow: list[str]
+    ) -> list[str]:
+        """The lambda `name`, which brings `quick` where the conditions `fast` hold, `slow` where one does not; None: they never do. `count`: of
+        a pack, in words. `more`: its parameters behind the first place and step."""
+        wide, batch, flag = self.text.wide, self.kernel.loops_of[0], f"{name}By{count}"
+        body = slow if fast is None else quick
+        if fast:
+            body = [f"if ({flag}) {{", *indent(quick, 1), "} else {", *indent(slow, 1), "}"]
+        own = batch_parameter(batch, wide)
+        return [
+            *([f"const bool {flag} = {' && '.join(fast)};"] if fast else []),
+            f"const auto {name} = [&]({own}, {wide} firstPlace, {wide} firstStep, {more}) {{",
+            *indent(body, 1),
+            "};",
+        ]
+
+
+def packs_along(
+    text: Text, kernel: ProductKernel, values: list[Expr], axis: Index, end: Index
+) -> tuple[list[str], list[tuple[str, str, str]], list[Expr]]:
+    """Conditions under which eight neighbours along the axis are one pack of each load that has them beside one another, the packs (type,
+    name, where), and the values made of them."""
+    flags: list[str] = []
+    packs: list[tuple[str, str, str]] = []
+    names: dict[tuple, str] = {}
+    for load in loads_of(values):
+        if load.op != "load" or load.args[0].dtype not in PACKED or load.args[:2] in names:
+            continue
+        buffer, index = load.args
+        rest = sympy.expand(index - axis)
+        whole = None if axis in rest.free_symbols else whole_packs(buffer.text, rest, [end], 8, set(kernel.loops_of))
+        if whole is not None:
+            flags += whole
+            names[buffer, index] = f"packOf{len(names)}"
+            packs.append((text.element(buffer.dtype), names[buffer, index], f"{buffer.text} + ({index_text(index)})"))
+
+    def packed(e: Expr) -> Expr | None:
+        of = e.args[0] if e.op == "cast" and e.type == "float" else e
+        name = names.get(of.args[:2]) if of.op == "load" else None
+        if name is None or (of is not e and of.args[0].dtype not in BYTES):
+            return None
+        one = f"float_of(packsRead.{name}, ofEight)" if of is not e else f"packsRead.{name}.at[ofEight]"
+        return make("scalar", f"to_float({one})" if of.args[0].dtype in HALVES else one, type=e.type)
+
+    return list(dict.fromkeys(flags)), packs, [put(value, packed) for value in values]
+
+
+def put_eight(text: Text, kernel: ProductKernel, stores: list[StoreStatement]) -> list[str]:
+    """A lambda that makes and stores what eight neighbouring columns of a row become. What it reads is read whether the row is inside or not, so that
+    many reads are under way."""
+    batch, m, n, _ = kernel.loops_of
+    wide, count, (_, rows, columns, _) = text.wide, len(kernel.sides), kernel.ends
+    named = [f"[[maybe_unused]] const float sumOf{at} = theSums[{at}][ofEight];" for at in range(count)]
+    slow: list[str] = []
+    quick: list[str] = []
+    kept: list[tuple[str, str]] = []
+    by_packs = True
+    flags, packs, values = packs_along(text, kernel, [store.value for store in stores], n, columns)
+    for at, (store, value) in enumerate(zip(stores, values, strict=True)):
+        out, type, place = store.buffer.text, element_type(store.buffer.dtype), index_text(store.place)
+        lines, printed = print_lines(text, store.value)
+        slow += ["{", *indent([*lines, f"{out}[{place}] = {text.stored_text(store.buffer, printed)};"], 1), "}"]
+        rest = sympy.expand(store.place - n)
+        whole = None if n in rest.free_symbols else whole_packs(out, rest, [columns], 8, set(kernel.loops_of))
+        by_packs = by_packs and whole is not None
+        flags += whole or []
+        lines, printed = print_lines(text, value)
+        quick += [
+            "{",
+            *indent([*lines, f"eightOf{at}.at[ofEight] = {text.stored_text(store.buffer, printed)};"], 1),
+            "}",
+        ]
+        kept += [(f"Pack<{type}, 8> eightOf{at};", f"store_pack({out} + ({place}), eightOf{at});")]
+    inside = f"firstM < {index_text(rows)} && firstN < {index_text(columns)}"
+    each = f"const {wide} {n} = {{}} + ofEight;"
+    slow = [
+        "#pragma unroll", "for (int ofEight = 0; ofEight < 8; ++ofEight) {", f"    const {wide} {m} = firstM, {n} = firstN + ofEight;",
+        *indent(named, 1), f"    if ({m} < {index_text(rows)} && {n} < {index_text(columns)}) {{", *indent(slow, 2), "    }", "}",
+    ]  # fmt: skip
+    quick = [
+        f"const bool isInside = {inside};", f"const {wide} {m} = isInside ? firstM : 0, firstColumn = isInside ? firstN : 0;",
+        *(["struct PacksRead {", *(f"    Pack<{type}, 8> {name};" for type, name, _ in packs), "} packsRead;", "{", f"    const {wide} {n} = firstColumn;",
+           *(f"    packsRead.{name} = load_pack<8>({where});" for _, name, where in packs), "}"] if packs else []),
+        *(declared for declared, _ in kept), "#pragma unroll", "for (int ofEight = 0; ofEight < 8; ++ofEight) {",
+        f"    [[maybe_unused]] {each.format('firstColumn')}", *indent([*named, *quick], 1), "}",
+        "if (isInside) {", f"    const {wide} {n} = firstColumn;", *(f"    {stored}" for _, stored in kept), "}",
+    ]  # fmt: skip
+    body = slow
+    if by_packs:
+        body = ["if (byEight) {", *indent(quick, 1), "} else {", *indent(slow, 1), "}"] if flags else quick
+    return [
+        *([f"const bool byEight = {' && '.join(dict.fromkeys(flags))};"] if by_packs and flags else []),
+        f"const auto putEight = [&]({batch_parameter(batch, wide)}, {wide} firstM, {wide} firstN, const float (&theSums)[{count}][8]) {{",
+        *indent(body, 1), "};",
+    ]  # fmt: skip
+
+
+def batch_parameter(batch: Index, wide: str) -> str:
+    """Of a lambda; it has no name where there is one product alone."""
+    return f"[[maybe_unused]] {wide} {batch}" if batch.is_Symbol else wide
+
+
+def whole_packs(buffer: str, rest: Index, ends: list[Index], count: int, variables: set[Index]) -> list[str] | None:
+    """Conditions under which `rest` counts in packs of `count`, and so do the ends; None where they never hold."""
+    sizes = list(ends)
+    for term in sympy.Add.make_args(rest):
+        if term.has(FloorDiv, Modulo):
+            return None
+        sizes.append(
+            sympy.Mul(*(f for f in sympy.Mul.make_args(term) if f not in variables)) if term != 0 else sympy.S.Zero
+        )
+    if any(size.is_Integer and size % count for size in sizes):
+        return None
+    asked = dict.fromkeys(index_text(size) for size in sizes if not size.is_Integer)
+    return [f"reinterpret_cast<uintptr_t>({buffer}) % 16 == 0", *(f"({text}) % {count} == 0" for text in asked)]
+
+
+def print_lines(text: Text, expr: Expr) -> tuple[list[str], str]:
+    """(lines before, the value)."""
+    scope = Scope(0)
+    value = Printer(text, scope, [expr], {}).text(expr, scope)
+    return scope.lines, _bare(value)
+
+
+def plan_lines(cuts: Sequence[tuple[int, int, int]], sizes: str, how: str) -> list[str]:
+    return [
+        f"constexpr TilePlan cuts[] = {{{', '.join('{' + ', '.join(map(str, cut)) + '}' for cut in cuts)}}};",
+        f"TilePlan tile_plan = plan_tiles(cuts, {len(cuts)}, {sizes}, {how});",
+    ]
+
+
+def by_plan(arms: list[tuple[str, str, str, str, str]], grid: str, cluster: str, given: str) -> list[str]:
+    """Of each arm: the condition, the kernel, its threads and shared memory, and the arguments that it takes more."""
+    lines = []
+    for number, (condition, call, threads, room, more) in enumerate(arms):
+        head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
+        lines += [
+            head, f"    static const int room = cudaFuncSetAttribute({call}, cudaFuncAttributeMaxDynamicSharedMemorySize, {room});",
+            "    static_cast<void>(room);",
+            f"    launch_with_shared<false>({call}, {grid}, {cluster}, {threads}, {room}, stream, {given}{more});",
+        ]  # fmt: skip
+    return [*lines, "}"]

@@ -1,0 +1,403 @@
+// A tile of 16-bit operands: 128 rows, 64 steps of K a stage, which has the left sides and behind them the right ones. On Hopper two warp groups
+// multiply what is there (wgmma) while one thread asks for boxes of the next stages (TMA), or two groups in turn bring what no box holds. Elsewhere all threads bring a stage, and eight warps multiply it
+// (mma.sync), for which nothing was measured.
+constexpr int kMakers = 256, kAskingThreads = kMakers + 128, kBringingThreads = kMakers + 256, kTileRows = 128, kTileSteps = 64, kTileSide = kTileRows * kTileSteps * 2;
+template <int Columns, int Lefts, int Rights>
+constexpr int kTileStage = Lefts * kTileSide + Rights * Columns * kTileSteps * 2;
+template <int Columns, int Lefts, int Rights>
+constexpr int kTileSlots = kArchitectures[0] != 900 ? 1 : 227 * 1024 / (kTileStage<Columns, Lefts, Rights> + 16) < 8 ? 227 * 1024 / (kTileStage<Columns, Lefts, Rights> + 16) : 8;
+// The ring, or the sums of blocks that share a depth.
+template <int Columns, int Lefts, int Rights, int Products>
+constexpr int kTileBytes = kTileSlots<Columns, Lefts, Rights> * (kTileStage<Columns, Lefts, Rights> + 16) > Products * kTileRows * kSumsLine<Columns> * 4
+                               ? kTileSlots<Columns, Lefts, Rights> * (kTileStage<Columns, Lefts, Rights> + 16)
+                               : Products * kTileRows * kSumsLine<Columns> * 4;
+
+// Where eight neighbours lie in their side's part of a stage, in bytes: where those are steps, a place's 64 are a line, else a step's 64 places
+// are; the 16 bytes p of line l are at p ^ l % 8, as wgmma reads them.
+template <bool AlongK>
+__device__ __forceinline__ int eight_at(int place, int step) {
+    return AlongK ? place * 128 + ((step / 8) ^ (place % 8)) * 16 : place / 64 * (kTileSteps * 128) + step * 128 + ((place % 64 / 8) ^ (step % 8)) * 16;
+}
+
+// bring(place, step, to) for each eight of a side of `Places` places, by `threads` threads.
+template <int Places, bool AlongK, typename Bring>
+__device__ __forceinline__ void bring_side(char* to, int thread, int threads, Bring bring) {
+#pragma unroll 2
+    for (int eight = thread; eight < Places * kTileSteps / 8; eight += threads) {
+        const int place = AlongK ? eight / 8 : eight % (Places / 8) * 8, step = AlongK ? eight % 8 * 8 : eight / (Places / 8);
+        bring(place, step, to + eight_at<AlongK>(place, step));
+    }
+}
+
+// The same where an eight is made of what is read first: four at a time are under way.
+template <int Places, bool AlongK, typename Read, typename Fetch, typename Store>
+__device__ __forceinline__ void bring_packs(char* to, int thread, int threads, Fetch fetch, Store store) {
+    constexpr int kCount = Places * kTileSteps / 8;
+    const auto place = [](int eight) { return AlongK ? eight / 8 : eight % (Places / 8) * 8; };
+    const auto step = [](int eight) { return AlongK ? eight % 8 * 8 : eight / (Places / 8); };
+    for (int first = thread; first < kCount; first += 4 * threads) {
+        Read read[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int eight = first + i * threads;
+            if (eight < kCount) {
+                read[i] = fetch(place(eight), step(eight));
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int eight = first + i * threads;
+            if (eight < kCount) {
+                store(read[i], place(eight), step(eight), to + eight_at<AlongK>(place(eight), step(eight)));
+            }
+        }
+    }
+}
+
+// A byte as a number: its bits behind those of 2^23, in which ones are counted.
+__device__ __forceinline__ float float_of(const Pack<int8_t, 8>& bytes, int at) {
+    const uint32_t four = reinterpret_cast<const uint32_t*>(&bytes)[at / 4] ^ 0x80808080u;
+    return __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7440 | at % 4)) - 8388736.0f;
+}
+__device__ __forceinline__ float float_of(const Pack<uint8_t, 8>& bytes, int at) {
+    const uint32_t four = reinterpret_cast<const uint32_t*>(&bytes)[at / 4];
+    return __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7440 | at % 4)) - 8388608.0f;
+}
+
+// 16 bytes into shared memory, zeros where there are none to read. They are there when the thread has waited.
+__device__ __forceinline__ void copy_eight(char* to, const void* from, bool inside) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
+#else
+    for (int i = 0; i < 16; ++i) {
+        to[i] = inside ? static_cast<const char*>(from)[i] : 0;
+    }
+#endif
+}
+
+template <typename T, bool LeftAlongK, bool RightAlongK>
+struct Operands {};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Lines of 128 bytes, swizzled; eight lines further on is 1024 bytes away, and, where lines are steps, 64 places further on a line's stage.
+template <bool AlongK>
+__device__ __forceinline__ uint64_t lines_at(uint32_t address) {
+    return uint64_t((address & 0x3ffff) >> 4) | uint64_t(AlongK ? 1 : kTileSteps * 128 >> 4) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
+}
+// Behind the copies that this thread has asked for, which then are there.
+__device__ __forceinline__ void arrive_with_copies(uint32_t barrier) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what it has stored itself
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+constexpr bool kAsksForBoxes = true;
+
+// A side's part of a stage, by boxes of a tensor in the swizzle.
+__device__ __forceinline__ void ask_for_box(uint32_t to, const CUtensorMap& map, uint32_t barrier, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+                 ::"r"(to), "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
+}
+template <bool AlongK, int Places>
+__device__ __forceinline__ void ask_for_side(const CUtensorMap& map, uint32_t to, uint32_t barrier, int place, int step, int batch) {
+    if constexpr (AlongK) {
+        ask_for_box(to, map, barrier, step, place, batch);
+    } else {
+#pragma unroll
+        for (int n = 0; n < Places; n += 64) {
+            ask_for_box(to + n * 128, map, barrier, place + n, step, batch);
+        }
+    }
+}
+// WGMMA
+#else
+constexpr bool kAsksForBoxes = false;
+template <bool AlongK, int Places>
+__device__ __forceinline__ void ask_for_side(const CUtensorMap&, uint32_t, uint32_t, int, int, int) {}
+
+
+// Two steps of a place.
+template <typename T, bool AlongK>
+__device__ __forceinline__ uint32_t two_at(const char* lines, int place, int step) {
+    const auto one = [&](int of) { return *reinterpret_cast<const uint16_t*>(lines + eight_at<AlongK>(place, of) + (AlongK ? of % 8 : place % 8) * 2); };
+    return one(step) | static_cast<uint32_t>(one(step + 1)) << 16;
+}
+template <typename T>
+__device__ __forceinline__ float half_of(uint32_t two, int which) {
+    const uint16_t bits = which ? two >> 16 : two & 0xffff;
+    return to_float(*reinterpret_cast<const T*>(&bits));
+}
+// A warp's 16 rows += 16 steps from `step` on.
+template <typename T, bool LeftAlongK, bool RightAlongK, int Sums>
+__device__ __forceinline__ void multiply_sixteen(Operands<T, LeftAlongK, RightAlongK>, float (&d)[Sums], const char* left, const char* right, int step) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+#if __CUDA_ARCH__ >= 800
+    uint32_t a[4], b[2];
+    for (int e = 0; e < 4; ++e) {
+        a[e] = two_at<T, LeftAlongK>(left, row + e % 2 * 8, step + lane % 4 * 2 + e / 2 * 8);
+    }
+#pragma unroll
+    for (int j = 0; j < Sums / 4; ++j) {
+        for (int e = 0; e < 2; ++e) {
+            b[e] = two_at<T, RightAlongK>(right, j * 8 + lane / 4, step + lane % 4 * 2 + e * 8);
+        }
+        if constexpr (std::is_same<T, __half>::value) {
+            asm volatile(
+                "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                : "+f"(d[j * 4]), "+f"(d[j * 4 + 1]), "+f"(d[j * 4 + 2]), "+f"(d[j * 4 + 3])
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        } else {
+            asm volatile(
+                "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                : "+f"(d[j * 4]), "+f"(d[j * 4 + 1]), "+f"(d[j * 4 + 2]), "+f"(d[j * 4 + 3])
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        }
+    }
+#else
+    for (int k = step; k < step + 16; k += 2) {
+        for (int i = 0; i < Sums; ++i) {
+            const uint32_t a = two_at<T, LeftAlongK>(left, row + i % 4 / 2 * 8, k), b = two_at<T, RightAlongK>(right, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
+            d[i] += half_of<T>(a, 0) * half_of<T>(b, 0) + half_of<T>(a, 1) * half_of<T>(b, 1);
+        }
+    }
+#endif
+}
+#endif
+
+// Lane q of four has a number of each of four groups; it gets the four of group q.
+__device__ __forceinline__ void exchange_in_fours(float (&numbers)[4]) {
+    const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const float got = __shfl_xor_sync(0xffffffffu, odd ? numbers[i] : numbers[i + 1], 1);
+        numbers[i] = odd ? got : numbers[i];
+        numbers[i + 1] = odd ? numbers[i + 1] : got;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const float got = __shfl_xor_sync(0xffffffffu, high ? numbers[i] : numbers[i + 2], 2);
+        numbers[i] = high ? got : numbers[i];
+        numbers[i + 2] = high ? numbers[i + 2] : got;
+    }
+}
+
+// All tiles of a block. ask(batch, row, column, step, to, barrier) asks for the boxes of a stage, of `Asked` bytes in all;
+// bring(batch, row, column, step, to, thread, threads) brings the rest of it. put(batch, row, column, sums of each product) takes eight
+// neighbouring columns. Where `Split` is 0, the blocks of a cluster share a depth.
+template <typename T, int Columns, int Split, int Products, int Lefts, int Rights, bool LeftAlongK, bool RightAlongK, int Asked, bool Brings, typename Index, typename Ask, typename Bring, typename Put>
+__device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batches, Index rows, Index columns, Index depth, Ask ask, Bring bring, Put put) {
+    constexpr int kSlots = kTileSlots<Columns, Lefts, Rights>, kStage = kTileStage<Columns, Lefts, Rights>, kSums = Columns / 2;
+    char* const slots = reinterpret_cast<char*>(memory);
+    const Operands<T, LeftAlongK, RightAlongK> kind;
+    const int parts = blocks_of_cluster<Split>(), part = part_of_cluster<Split>();
+    const Index stages = (depth + kTileSteps - 1) / kTileSteps, from = stages * part / parts, to = stages * (part + 1) / parts;
+    const int64_t of_batch = static_cast<int64_t>((rows + kTileRows - 1) / kTileRows) * ((columns + Columns - 1) / Columns);
+    const bool makes = threadIdx.x < kMakers;
+    const auto left_of = [](int product) { return (product < Lefts ? product : 0) * kTileSide; };
+    const auto right_of = [](int product) { return Lefts * kTileSide + (product < Rights ? product : 0) * Columns * kTileSteps * 2; };
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    const auto each_tile = [&](auto does) {
+        for (int64_t tile = blockIdx.x / parts; tile < of_batch * batches; tile += gridDim.x / parts) {
+            Index first_row, first_column;
+            find_tile<kTileRows, Columns>(static_cast<int>(tile % of_batch), rows, columns, first_row, first_column);
+            does(static_cast<Index>(tile / of_batch), first_row, first_column);
+        }
+    };
+    // Of the threads that have sums, which have met since anybody read a stage.
+    const auto put_sums = [&](const float (&sums)[Products][kSums], Index batch, Index first_row, Index first_column) {
+        if constexpr (Split == 0) {
+#pragma unroll
+            for (int product = 0; product < Products; ++product) {
+#pragma unroll
+                for (int i = 0; i < kSums; i += 2) {
+                    *reinterpret_cast<float2*>(memory + (product * kTileRows + row + i % 4 / 2 * 8) * kSumsLine<Columns> + column + i / 4 * 8) = make_float2(sums[product][i], sums[product][i + 1]);
+                }
+            }
+            meet_in_cluster<Split>();
+            put_together<kTileRows, Columns, Split, Products>(memory, kMakers, batch, first_row, first_column, put);
+            leave_cluster<Split>();
+        } else {
+#pragma unroll
+            for (int group = 0; group < Columns / 32; ++group) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    float eight[Products][8];
+#pragma unroll
+                    for (int product = 0; product < Products; ++product) {
+#pragma unroll
+                        for (int odd = 0; odd < 2; ++odd) {
+                            float four[4];
+#pragma unroll
+                            for (int j = 0; j < 4; ++j) {
+                                four[j] = sums[product][group * 16 + j * 4 + half * 2 + odd];
+                            }
+                            exchange_in_fours(four);
+#pragma unroll
+                            for (int j = 0; j < 4; ++j) {
+                                eight[product][j * 2 + odd] = four[j];
+                            }
+                        }
+                    }
+                    put(batch, first_row + row + half * 8, first_column + threadIdx.x % 4 * 8 + group * 32, eight);
+                }
+            }
+        }
+    };
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    const uint32_t first = shared_address(slots), full = first + kSlots * kStage, empty = full + kSlots * 8;
+    int slot = 0, phase = 0;
+    const auto next = [&] {
+        slot = slot == kSlots - 1 ? 0 : slot + 1;
+        phase ^= slot == 0;
+    };
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < kSlots; ++i) {
+            begin_barrier(full + i * 8, (Asked > 0) + (Brings ? 128 : 0));
+            begin_barrier(empty + i * 8, kMakers / 32);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (!makes) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Brings ? 88 : 40));
+        int turn = (threadIdx.x - kMakers) / 128;
+        each_tile([&](Index batch, Index first_row, Index first_column) {
+            if (Brings || threadIdx.x == kMakers) {
+                for (Index stage = from; stage < to; ++stage) {
+                    if (!Brings || turn == 0) {
+                        wait_at(empty + slot * 8, phase ^ 1);
+                        if (Asked > 0 && threadIdx.x % 128 == 0) {
+                            expect_bytes(full + slot * 8, Asked);
+                            ask(batch, first_row, first_column, stage * kTileSteps, first + slot * kStage, full + slot * 8);
+                        }
+                        if constexpr (Brings) {
+                            bring(batch, first_row, first_column, stage * kTileSteps, slots + slot * kStage, threadIdx.x % 128, 128);
+                            arrive_with_copies(full + slot * 8);
+                        }
+                    }
+                    turn ^= 1;
+                    next();
+                }
+            }
+            if constexpr (Split == 0) {
+                __syncwarp();
+                meet_in_cluster<Split>();
+                leave_cluster<Split>();
+            }
+        });
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Brings ? 168 : 232));
+        const auto release = [&](int which) {
+            if (threadIdx.x % 32 == 0) arrive_at(empty + which * 8);
+        };
+        each_tile([&](Index batch, Index first_row, Index first_column) {
+            float sums[Products][kSums] = {};
+            if (first_row + static_cast<Index>(threadIdx.x / 128 * 64) < rows) {
+                int before = -1;
+                for (Index stage = from; stage < to; ++stage) {
+                    wait_at(full + slot * 8, phase);
+                    if constexpr (Brings) {
+                        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what other threads' copies and stores have brought
+                    }
+                    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+                    const uint32_t here = first + slot * kStage;
+#pragma unroll
+                    for (int step = 0; step < kTileSteps / 16; ++step) {
+#pragma unroll
+                        for (int product = 0; product < Products; ++product) {
+                            const uint32_t a = here + left_of(product) + threadIdx.x / 128 * (kTileSide / 2), b = here + right_of(product);
+                            multiply_sixteen(
+                                kind, sums[product], lines_at<LeftAlongK>(a + step * (LeftAlongK ? 32 : 2048)), lines_at<RightAlongK>(b + step * (RightAlongK ? 32 : 2048)), 1);
+                        }
+                    }
+                    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                    if (before >= 0) release(before);
+                    before = slot;
+                    next();
+                }
+                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+                for (int product = 0; product < Products; ++product) {
+#pragma unroll
+                    for (int i = 0; i < kSums; ++i) {
+                        asm volatile("" : "+f"(sums[product][i])::"memory");  // nobody reads them above this line
+                    }
+                }
+                if (before >= 0) release(before);
+            } else {  // a group whose rows are all below the last
+                for (Index stage = from; stage < to; ++stage) {
+                    wait_at(full + slot * 8, phase);
+                    release(slot);
+                    next();
+                }
+            }
+            if constexpr (Split == 0) {
+                asm volatile("bar.sync 1, %0;" ::"n"(kMakers) : "memory");
+            }
+            put_sums(sums, batch, first_row, first_column);
+        });
+    }
+#else
+    each_tile([&](Index batch, Index first_row, Index first_column) {
+        float sums[Products][kSums] = {};
+        for (Index stage = from; stage < to; ++stage) {
+            __syncthreads();  // nobody reads the stage before any more
+            bring(batch, first_row, first_column, stage * kTileSteps, slots, threadIdx.x, blockDim.x);
+            end_group();
+            wait_for_groups<0>();
+            __syncthreads();
+            if (makes) {
+#pragma unroll
+                for (int product = 0; product < Products; ++product) {
+#pragma unroll
+                    for (int step = 0; step < kTileSteps; step += 16) {
+                        multiply_sixteen(kind, sums[product], slots + left_of(product), slots + right_of(product), step);
+                    }
+                }
+            }
+        }
+        if constexpr (Split == 0) {
+            __syncthreads();
+        }
+        if (makes) {
+            put_sums(sums, batch, first_row, first_column);
+        } else if constexpr (Split == 0) {
+            meet_in_cluster<Split>();
+            leave_cluster<Split>();
+        }
+    });
+#endif
+}
+
+using EncodeTiled = CUresult(
+    CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+    CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// The driver's function, by the runtime, so that no library is linked; nullptr where it has none.
+inline EncodeTiled* encode_tiled_of_driver() {
+    static EncodeTiled* const found = [] {
+        void* entry = nullptr;
+        cudaDriverEntryPointQueryResult result;
+        const auto error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
+        return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTiled*>(entry) : nullptr;
+    }();
+    return found;
+}
+
+// Boxes of 64 neighbours in `lines` lines of a matrix of each batch, in the swizzle, zeros beyond its ends. False where lines do not begin at
+// multiples of 16 bytes.
+inline bool map_side(CUtensorMap* map, CUtensorMapDataType type, const void* from, int64_t neighbours, int64_t height, int64_t batches, int64_t line, int64_t matrix, int lines) {
+    line = height > 1 ? line : (neighbours + 7) / 8 * 8;
+    matrix = batches > 1 ? matrix : line;
+    if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || line % 8 != 0 || matrix % 8 != 0 || line <= 0 || matrix <= 0 || encode_tiled_of_driver() == nullptr) {
+        return false;
+    }
+    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(neighbours), static_cast<cuuint64_t>(height), static_cast<cuuint64_t>(batches)};
+    const cuuint64_t strides[] = {static_cast<cuuint64_t>(line) * 2, static_cast<cuuint64_t>(matrix) * 2};
+    const cuuint32_t box[] = {64, static_cast<cuuint32_t>(lines), 1}, steps[] = {1, 1, 1};
+    return encode_tiled_of_driver()(
+               map, type, 3, const_cast<void*>(from), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// As measured on an H200, where all multiprocessors read.
+inline double halved_cycles(int, int columns) { return 215 + 3.85 * columns; }
