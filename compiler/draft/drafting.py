@@ -22,6 +22,7 @@ from .module import (
     Forward,
     constructors,
     future_imports,
+    has_attribute,
     left_lines,
     methods_text,
     parameter_text,
@@ -214,7 +215,7 @@ class _Draft:
             spec = specs[node.name]
             of_model = spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)
             if of_model and value.buffer is not None and spec.target not in self.exported.attributes:
-                held[node] = value.buffer.text
+                held[node] = value.buffer.text if value.is_whole else parameter_text(self.exported.model, spec.target)
                 if spec.target in changed:
                     changing.add(node)
         for node, (text,) in prepared(graph, held, changing).items():
@@ -282,21 +283,30 @@ class _Draft:
         if path in self.exported.left.counts:
             return self._scalar(count_name(path), count_name(path))
         number = self.exported.graph.constants.get(spec.target)
-        if spec.kind == InputKind.CONSTANT_TENSOR and not _has(self.exported.model, spec.target):
+        if spec.kind == InputKind.CONSTANT_TENSOR and not has_attribute(self.exported.model, spec.target):
             return self._number(node, spec.target, number)
         text = parameter_text(self.exported.model, spec.target)
-        buffer = self.program.allocate(shape_of(value), value.dtype, spec.target.replace(".", "_"))
+        changed = any(one.target == spec.target for one in self.exported.graph.graph_signature.output_specs)
+        order = list(range(value.dim()))
+        if not changed:  # as it lies in memory, that of a transposed one included
+            order.sort(key=lambda axis: -value.stride()[axis])
+        shape = shape_of(value)
+        buffer = self.program.allocate([shape[axis] for axis in order], value.dtype, spec.target.replace(".", "_"))
         stays = spec.kind == InputKind.CONSTANT_TENSOR or spec.target in self.exported.attributes
         buffer.text = f"{text}.to(device)" if stays else text  # an attribute that Model.to() leaves where it is
         if not value.is_contiguous():
-            buffer.text += ".contiguous()"
+            moved = "" if order == sorted(order) else f".permute({', '.join(map(str, order))})"
+            buffer.text += f"{moved}.contiguous()"
         elif stays:
             self.program.elsewhere[buffer] = text
         if spec.kind == InputKind.PARAMETER:
-            changed = any(one.target == spec.target for one in self.exported.graph.graph_signature.output_specs)
             self.program.weights |= set() if changed else {buffer}
             self.weights[text] = value.dtype
-        return self.program.whole(buffer, origin=buffer.name)
+        whole = self.program.whole(buffer, origin=buffer.name)
+        if order == sorted(order):
+            return whole
+        strides = [whole.strides[order.index(axis)] for axis in range(value.dim())]
+        return self.program.strided(whole, shape, strides, whole.offset)
 
     def _number(self, node: torch.fx.Node, name: str, number: torch.Tensor | None) -> Value:
         """A tensor that forward makes of numbers in its text: one number is a constant, more are kept by the module."""
@@ -464,15 +474,6 @@ class _Draft:
             + f"\n\n{CONSTANTS[self.device]} = r'''\n{native_source}'''\n"
             f"native = load_native(globals())\n{helpers}\n\n{model}\n\n{methods}"
         )
-
-
-def _has(model: torch.nn.Module, path: str) -> bool:
-    holder = model
-    for part in path.split("."):
-        if not hasattr(holder, part):
-            return False
-        holder = getattr(holder, part)
-    return True
 
 
 def _is_count(node: torch.fx.Node) -> bool:

@@ -24,7 +24,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
-from .attributes import Held, Left, of_sizes_alone
+from .attributes import OWN, Held, Left, of_sizes_alone
 from .autocasts import Casts, noticed, of_a_gpu
 from .counters import SUFFIX
 from .limits import Int, length, limits_of
@@ -104,11 +104,28 @@ def _built(module: types.ModuleType) -> torch.nn.Module:
         model = module.Model(**arguments) if isinstance(arguments, dict) else module.Model(*arguments)
     for holder in list(model.modules()):
         for name, value in list(vars(holder).items()):
-            if isinstance(value, list) and value and all(isinstance(part, torch.nn.Module) for part in value):
-                # The exporter takes the weights of layers in a plain list for numbers; the draft finds them where they are.
+            if name not in OWN and (layers := _registrable(value)) is not None:
+                # The exporter takes the weights of layers in plain lists for numbers; the draft finds them where they are.
                 del holder.__dict__[name]
-                setattr(holder, name, torch.nn.ModuleList(value))
+                setattr(holder, name, layers)
     return model
+
+
+def _registrable(value: Any) -> torch.nn.Module | None:
+    """Lists, tuples and dicts of layers, and nests of such, as torch's own; None where something else is in them."""
+    if isinstance(value, torch.nn.Module):
+        return value
+    if not isinstance(value, (list, tuple, dict)) or not value:
+        return None
+    found = [_registrable(part) for part in (value.values() if isinstance(value, dict) else value)]
+    parts = [part for part in found if part is not None]
+    if len(parts) < len(found):
+        return None
+    try:
+        named = dict(zip(value, parts, strict=True)) if isinstance(value, dict) else None
+        return torch.nn.ModuleList(parts) if named is None else torch.nn.ModuleDict(named)
+    except (TypeError, KeyError):  # a name that no part of a module may have
+        return None
 
 
 def _model(module: types.ModuleType, dtype: torch.dtype | None) -> torch.nn.Module:

@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 import torch
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.printers import PythonPrinter
 
 
@@ -91,9 +92,14 @@ class _IntType(type):
 
 
 class Int(int, metaclass=_IntType):
-    """`int` as a problem sees it: of an open size divided without a rest it is an open size, where Python's would fix it."""
+    """`int` as a problem sees it: of an open size divided without a rest it is an open size, and of a tensor a number that depends on values;
+    Python's would fix both."""
 
     def __new__(cls, value: Any = 0, *base: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(torch.int64).item()
+        if isinstance(value, torch.SymInt) and free_unbacked_symbols(value):
+            return value
         whole = _whole(value) if isinstance(value, torch.SymFloat) else None
         return int(value, *base) if whole is None else whole
 

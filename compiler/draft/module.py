@@ -175,12 +175,23 @@ def parameter_text(model: torch.nn.Module, path: str) -> str:
         at_place = part.isdigit() and part in names and names.index(part) == int(part)
         if isinstance(holder, lists) and at_place and not getattr(holder, "under_compile", False):
             text += f"[{part}]"
+        elif isinstance(holder, torch.nn.ModuleDict):
+            text += f"[{part!r}]"
         elif part.isidentifier():
             text += f".{part}"
         else:
             text = f'getattr({text}, "{part}")'
         holder = getattr(holder, part)
     return text
+
+
+def has_attribute(model: torch.nn.Module, path: str) -> bool:
+    holder = model
+    for part in path.split("."):
+        if not hasattr(holder, part):
+            return False
+        holder = getattr(holder, part)
+    return True
 
 
 # ---------------------------------------------------------------------------------------------- the problem's own text

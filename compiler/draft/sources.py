@@ -129,9 +129,9 @@ def _cpp_lines(kernel: Kernel, emitter: Emitter) -> list[str] | None:
             emitter.row_names[atom] = item
         elif isinstance(atom, FloorDiv):
             name = emitter.name("i")
-            named.append(
-                f"        const int64_t {name} = {line}{f' / {index_text(d)}' if (d := atom.args[1] / last) != 1 else ''};"
-            )
+            lines_each = sympy.expand(atom.args[1] / last)
+            quotient = f"{line} / ({index_text(lines_each)})" if lines_each != 1 else line
+            named.append(f"        const int64_t {name} = {quotient};")
             emitter.row_names[atom] = name
     return [
         f"    for (int64_t {line} = 0; {line} < {index_text(sympy.expand(lines))}; ++{line}) {{",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -190,6 +191,19 @@ def _refuse_smears(graph: fx.Graph) -> None:
             )
 
 
+def _refuse_weights(program: ExportedProgram) -> None:
+    """Of layers that no module registers: to the exporter they are numbers, which are those of this model alone."""
+    memory = {
+        value.untyped_storage().data_ptr() for name, value in program.constants.items()
+        if "lifted_tensor" in name and isinstance(value, torch.Tensor) and value.numel() > 1 and not value.is_meta
+    }  # fmt: skip
+    parameters = (
+        [one for one in gc.get_objects() if type(one) is torch.nn.Parameter and not one.is_meta] if memory else []
+    )
+    if any(one.untyped_storage().data_ptr() in memory for one in parameters):
+        raise NoDraft("forward reads weights that the module does not register")
+
+
 def _root(node: fx.Node) -> tuple[fx.Node, tuple[list[int], list[int], int]]:
     """What a node is a view of, and its sizes, strides and offset there, at the shipped sizes."""
 
@@ -223,6 +237,19 @@ def _of_sizes(made: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return torch.stack([torch.scalar_tensor(one, **named) for one in data])
 
     return new_tensor
+
+
+def _rolled(roll: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`torch.roll`, by a number that was read of a tensor too: what the exporter would need to know is only where each element comes from."""
+
+    @functools.wraps(roll)
+    def rolled(x: torch.Tensor, shifts: Any, dims: Any = None) -> torch.Tensor:
+        if not isinstance(shifts, torch.SymInt) or not isinstance(dims, int):
+            return roll(x, shifts, dims)
+        places = torch.arange(x.shape[dims], device=x.device) - shifts
+        return x.index_select(dims, places.remainder(x.shape[dims]))
+
+    return rolled
 
 
 @contextlib.contextmanager
@@ -328,8 +355,11 @@ def trace(
             cumulative,
             of_sizes,
             data,
+            patch.object(torch, "roll", _rolled(torch.roll)),
+            patch.object(torch.Tensor, "roll", _rolled(torch.Tensor.roll)),
         ):
             exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
+        _refuse_weights(exported)
         named = _hidden(exported.graph)
         table = torch.export.default_decompositions()
         for operator in list(table):

@@ -201,3 +201,60 @@ def test_layers_by_names_that_are_other_places_numbers(tmp_path):
     )
     pair = Pair(text, tmp_path)
     pair.check(0, pair.inputs(0))
+
+
+PLAIN = {
+    "lists of tuples": (
+        "self.flows = [(nn.Linear(37, 37), nn.Sequential(nn.Linear(37, 37))) for _ in range(2)]",
+        "for one, other in self.flows:\n    x = other(one(x).exp())\nreturn x.tanh()",
+    ),
+    "a dict": (
+        "self.by_name = {'one': nn.Linear(37, 37), 'two': [nn.Linear(37, 3)]}",
+        "return self.by_name['two'][0](self.by_name['one'](x).exp()).tanh()",
+    ),
+    "a closure": (
+        "layer = nn.Linear(37, 5)\nself.own = nn.Linear(5, 5)\nself.part = lambda x: layer(x)",
+        "return self.own(self.part(x)).exp()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_weights_that_the_module_does_not_register_are_no_numbers(name, tmp_path):
+    """The drafts had those of the module that was followed."""
+    constructor, forward = PLAIN[name]
+    text = problem(forward, f"[{BATCH}]", constructor)
+    if name == "a closure":
+        with pytest.raises(draft.NoDraft, match="does not register"):
+            draft.draft(text, "cpu")
+        return
+    pair = Pair(text, tmp_path)
+    torch.manual_seed(0)
+    eager = pair.reference.Model()
+    torch.manual_seed(0)
+    ours = pair.candidate.ModelNew()
+    (x,) = pair.inputs(0)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), eager(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_that_lies_transposed_is_read_as_it_lies(tmp_path):
+    """As qr leaves it: torch takes the determinant of what lies there, and a copy's is off by a rounding."""
+    text = problem(
+        "return torch.logdet(self.w) * 256, x.exp() @ self.w + (x * self.w[1] + self.v.sum(2)).tanh()",
+        "[torch.randn(5, 8)]",
+        "w = torch.linalg.qr(torch.randn(8, 8))[0].t().contiguous().t()\n"
+        "self.w, self.v = nn.Parameter(w), nn.Parameter(torch.randn(3, 8, 5).permute(2, 1, 0))",
+    )
+    pair = Pair(text, tmp_path)
+    assert ".permute(1, 0)" in pair.source and ".permute(2, 1, 0)" in pair.source
+    for seed in range(4):
+        torch.manual_seed(seed)
+        eager = pair.reference.Model()
+        torch.manual_seed(seed)
+        ours = pair.candidate.ModelNew()
+        (x,) = pair.inputs(seed)
+        with torch.no_grad():
+            (det, rest), (right, other) = ours(x), eager(x)
+        assert torch.equal(det.nan_to_num(7.0), right.nan_to_num(7.0))
+        torch.testing.assert_close(rest, other)

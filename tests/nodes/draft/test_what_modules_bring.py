@@ -486,3 +486,14 @@ def test_a_part_under_compile_is_found_whether_its_compiler_is_turned_off_or_not
     Pair(text, tmp_path / "on").check(0, [torch.randn(5, 37)])
     monkeypatch.setattr(torch, "compile", lambda part: part)  # as a worker has it
     Pair(text, tmp_path / "off").check(0, [torch.randn(5, 37)])
+
+
+def test_a_line_is_divided_by_a_product_of_open_sizes(tmp_path):
+    """Heads in front of the batch: the quotient of a line was one of its first factor, times the second."""
+    text = problem(
+        "b = x.shape[0]\nreturn x.view(b, 20, 2, 16).permute(2, 0, 1, 3).contiguous().view(-1, 20, 16).exp()",
+        "[torch.randn(3, 20, 32)]",
+    )
+    pair = Pair(text, tmp_path)
+    pair.check(0, pair.inputs(0))
+    pair.check(0, pair.inputs(0, leading=7))
