@@ -246,7 +246,8 @@ def _rolled(roll: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def rolled(x: torch.Tensor, shifts: Any, dims: Any = None) -> torch.Tensor:
         if not isinstance(shifts, torch.SymInt) or not isinstance(dims, int):
             return roll(x, shifts, dims)
-        places = torch.arange(x.shape[dims], device=x.device) - shifts
+        places: Any = torch.arange(x.shape[dims], device=x.device)
+        places = places - shifts
         return x.index_select(dims, places.remainder(x.shape[dims]))
 
     return rolled
