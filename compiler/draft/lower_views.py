@@ -97,8 +97,10 @@ def slice_scatter(low: Lowering, a: Value, part: Value, dim=0, start=None, _end=
 
 @lowers("aten.repeat.default")
 def repeat(low: Lowering, a: Value, counts):
-    first = len(counts) - len(a.shape)
-    ranges = low.program.ranges
+    if 0 in a.shape:
+        return None
+    low.settle(a)
+    first, ranges = len(counts) - len(a.shape), low.program.ranges
 
     def formula(position):
         places = zip(position[first:], a.shape, counts[first:], strict=True)
@@ -113,6 +115,7 @@ def unfold(low: Lowering, a: Value, dim, _size, step):
     if not a.shape:
         return None
     dim %= len(a.shape)
+    low.settle(a)
     if a.buffer is not None:
         strides = [s * step if axis == dim else s for axis, s in enumerate(a.strides)]
         return low.program.strided(a, low.shape, [*strides, a.strides[dim]], a.offset)
