@@ -15,11 +15,13 @@ from types import ModuleType
 from typing import Literal
 
 from harness import backends, device
+from harness.backends import python_module
 from harness.checks.cases import make_case
 from harness.checks.drawing import distributions
 from harness.checks.expected import Right
 from harness.device import DeviceError
 from harness.evaluate import Evaluator
+from harness.farside.triton_calls import uses_triton
 from harness.judge.builds import Brought, compile_build
 from harness.judge.session import MissingTool
 from harness.judge.verification import check_once, first_error
@@ -35,6 +37,8 @@ from nodes.roles import CoderRequest, Finding, PlannerRequest
 SMALL_ELEMENTS = 1 << 20
 EMULATED_ELEMENTS = 70_000
 """All tensors together; the emulation takes a microsecond or so for each step of each thread."""
+NOT_INTERPRETED = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
+"""Dtypes in which Triton's interpreter, which is numpy's, multiplies wrongly."""
 FEW_ROWS = 3
 HOPPER = DeviceFacts(
     device="cuda",
@@ -289,14 +293,24 @@ def _translated(text: bytes) -> bytes:
 
 
 def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, small: list[Workload]) -> CheckLine:
-    emulated = on == "cuda"
+    interpreted = on == "cuda" and module is python_module and uses_triton(text)
+    emulated, spec = on == "cuda" and not interpreted, kernel.spec
+    how = "emulated, " if emulated else "in Triton's interpreter, " if interpreted else ""
     if emulated and not module.__name__.endswith(".cuda"):
         return CheckLine(
             "skipped",
             name,
             f"it was not run: no GPU is here, and the emulation does not take {module.__name__.rpartition('.')[2]}",
         )
-    if emulated:
+    if interpreted:
+        small = [
+            workload for workload in small if not NOT_INTERPRETED & {spec.dtype(one, workload) for one in spec.tensors}
+        ]
+        if not small:
+            return CheckLine(
+                "skipped", name, "it was not run: Triton's interpreter reckons in no bfloat16 and no float8"
+            )
+    if how:
         small = [workload for workload in small if _elements(kernel.spec, workload) <= EMULATED_ELEMENTS]
         if not small:
             return CheckLine(
@@ -304,6 +318,7 @@ def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, s
                 name,
                 f"it was not run: no size has {EMULATED_ELEMENTS:,} elements or fewer, which the emulation takes",
             )
+    if emulated:
         try:
             entries = backends.entry_of(module, kernel.spec, on).get("entries", "")
             text = emulation.host_source(backends.with_entries(text, entries)).replace(
@@ -324,13 +339,15 @@ def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, s
                     )
                 for workload in small:
                     if fault := check_once(evaluator, build, workload):
-                        return CheckLine("fault", name, f"{'emulated, ' if emulated else ''}{fault}")
+                        if (
+                            interpreted and fault.outcome == "RUNTIME_ERROR"
+                        ):  # of its host function mostly, which asks for a GPU
+                            return CheckLine("skipped", name, f"it was not run: {how}{fault.reason}")
+                        return CheckLine("fault", name, f"{how}{fault.reason}")
         except (MissingTool, KernelError) as error:
             return CheckLine("skipped", name, f"it was not run: {error}")
     labels = ", ".join(workload.label for workload in small)
-    return CheckLine(
-        "right", name, f"{'emulated, ' if emulated else ''}it computes what the reference says at {labels}"
-    )
+    return CheckLine("right", name, f"{how}it computes what the reference says at {labels}")
 
 
 def _planned(spec: Spec, name: str, text: str, facts: DeviceFacts) -> CheckLine:

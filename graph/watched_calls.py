@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 MOST_CALLS = 48
 """Calls of a test that become cases, evenly taken (upper bound)."""
 MOST_SECONDS = 120.0
+WITH_NUMBERS = (
+    "the test compares what it returns with numbers that stand in it: give a function of torch that computes what is right, "
+    "and one that makes its arguments (module:function --args FILE.py:FUNCTION)"
+)
 REFERENCE_LIKE = r"(?i)ref(erence)?(_|$)|(^|_)(torch|native|naive|golden|gold|eager|py)(_|$)|expected"
 """Of names of functions that say what is right, and are no kernels."""
 
@@ -113,8 +117,11 @@ def watch_test(
             parameters = getattr(getattr(item, "callspec", None), "params", {})
             for call in watcher.calls:
                 call.sizes |= {name: value for name, value in parameters.items() if type(value) is int and value > 0}
+                call.expected = call.expected or list(dict(reversed(call.differences)).items())
                 if call.expected:
                     calls.append(_understood(watcher, call))
+                elif call.with_numbers:
+                    faults[WITH_NUMBERS] += 1
             if outcome.excinfo is not None:
                 kind, value, _ = outcome.excinfo
                 faults[f"{kind.__name__}: {str(value).splitlines()[0][:200] if str(value) else ''}"] += 1
@@ -296,13 +303,17 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
     made = make()
     made = [made] if isinstance(made, tuple | dict) else list(made)
     calls: list[SeenCall] = []
-    signature = inspect.signature(function)
+    is_torchs = (
+        target.partition(":")[0].partition(".")[0] == "torch"
+    )  # called, not copied, and without what nobody gives
+    signature = _signature_of(function, target, made)
     for one in made[:MOST_CALLS]:
         given, named = (one, {}) if isinstance(one, tuple) else ((), one)
         if len(given) == 2 and isinstance(given[0], tuple | list) and isinstance(given[1], dict):
             given, named = tuple(given[0]), given[1]
         bound = signature.bind(*given, **named)
-        bound.apply_defaults()
+        if not is_torchs:
+            bound.apply_defaults()
         tensors: dict[str, torch.Tensor] = {}
         lists: dict[str, Any] = {}
         for name, value in bound.arguments.items():
@@ -335,19 +346,32 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         raise CaptureError(f"{target} returned no tensor and changed none")
     for call in calls:
         call.both = [name for name in call.both if name in read]
-    own = inspect.unwrap(function)
-    text = write_standalone(own)
+    called = target.replace(":", ".") if is_torchs else inspect.unwrap(function).__name__
+    text = "import torch\n" if is_torchs else write_standalone(inspect.unwrap(function))
     first = calls[0]
     handed = [name for name in first.outputs if name in first.strides]
     returns = [name for name in first.outputs if name not in handed]
     passed = ", ".join(
         f"{name}={name}" if parameter.kind is parameter.KEYWORD_ONLY else name
         for name, parameter in signature.parameters.items()
+        if name in first.tensors or name in first.numbers or name in first.lists
     )
     lines = [f"    {name} = {name}.clone()" for name in first.both]
     lines += [f"    {name} = {str(held).replace(chr(39), '')}" for name, held in first.lists.items()]
-    lines.append(f"    {', '.join(returns) + ' = ' if returns else ''}{own.__name__}({passed})")
+    lines.append(f"    {', '.join(returns) + ' = ' if returns else ''}{called}({passed})")
     return calls, text + "\n\n" + "\n".join(lines), []
+
+
+def _signature_of(function: Callable[..., Any], target: str, made: list[Any]) -> inspect.Signature:
+    """Of a function that says none, such as torch's own, by the names of the first arguments that are made for it. Raises CaptureError."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        if not made or not isinstance(made[0], dict):
+            raise CaptureError(
+                f"{target} does not say what its parameters are called: make dictionaries of arguments, with their names"
+            ) from None
+        return inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in made[0]])
 
 
 def _reads(

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     import torch
 
 
+TELLING = 128
+"""Elements of a tensor that show how it is distributed, at least."""
+
+
 class SpecArguments(Calls):
     def _arguments(self) -> tuple[list[str], dict[str, str]]:
         """The spec's arguments as Python, and the calls' names -> the spec's."""
@@ -117,8 +121,9 @@ class SpecArguments(Calls):
         if tensors[0].is_floating_point():
             if all(one == "ordinary" for one in found):
                 return ""
-            usable = [one for one in found if one not in ("stored", "given", "among")]
-            if len(usable) < len(found) and max(tensor.numel() for tensor in tensors) >= 64:
+            told = [one for one, tensor in zip(found, tensors, strict=True) if tensor.numel() >= TELLING]
+            usable = [one for one in told or found if one not in ("stored", "given", "among")]
+            if len(usable) < len(told):
                 self.doubts.append(
                     f"how {name} is distributed was not found out: it is drawn as normal numbers (values, or a function of inputs.py)"
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 from graph.bringing.calls import Calls
@@ -27,7 +28,11 @@ class Binding(Calls):
             place = self.to / "include" / name
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)
-        folders = [f"include/{name}" if name != "." else "include" for name in headers.folders]
+        held = [*headers.folders]
+        for name in headers.files:  # reached from another header, by `../name.h`
+            if not any(one == "." or Path(name).is_relative_to(one) for one in held):
+                held.append(str(Path(name).parent))
+        folders = [f"include/{name}" if name != "." else "include" for name in held]
         for folder in folders:
             (self.to / folder).mkdir(parents=True, exist_ok=True)
             if headers.files and not any((self.to / folder).iterdir()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from graph.bringing.names import alike, dtype_name, flat, same
+from graph.bringing.names import alike, dtype_name, flat, python_parameters, same
 from graph.watched_calls import SeenCall
 from harness.backends import form_of
 from harness.capture.extents import Extents, axis_name
@@ -63,7 +63,12 @@ class Calls:
         tensors = [name for name in self.first.tensors if name not in inside]
         tensors, numbers = [*tensors, *self.first.lists], list(self.first.numbers)
         if self.taken is None:
-            named = [name for name in numbers if self.first.numbers[name] is not None]
+            own = python_parameters(self.text, self.symbol)
+            named = [
+                name
+                for name in numbers
+                if self.first.numbers[name] is not None and (not self.reference or not own or name in own)
+            ]
             return [(name, None) for name in (*self.first.tensors, *named)]
         parameters = [one for one in self.taken.parameters if not one.is_stream]
         found: dict[int, str] = {}
@@ -78,7 +83,7 @@ class Calls:
             rest = [name for name in pool if name not in found.values()]
             free = [at for at, one in enumerate(parameters) if one.is_tensor == tensor_like and at not in found]
             written = [at for at in free if not parameters[at].is_read_only]
-            if tensor_like and len(rest) != len(free):
+            if tensor_like and len(rest) != len(free) and self.taken.returns == "void":
                 outs = [name for name in rest if name in self.first.outputs]
                 for at, name in zip(written, outs, strict=False):
                     found[at] = name

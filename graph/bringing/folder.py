@@ -49,8 +49,11 @@ def bring(
         raise KernelError(f"{source if 'function' in str(error) else target}: {error}") from None
     yield from more
     forms = Counter((not call.fault, len(call.read), repr(call.form())) for call in calls)
-    # Steps that read more of the inputs first: by an identity's test a gather never reads its indices.
-    common = max(forms, key=lambda form: (*form[:2], forms[form]))
+    # Steps that read more of the inputs first: by an identity's test a gather never reads its indices. A few calls whose steps
+    # could be written down are no kernel's where those of most could not: a transform of one element is a copy.
+    common = max(
+        forms, key=lambda form: (form[1] + 1 if form[0] and forms[form] >= len(calls) / FEW else 0, forms[form])
+    )
     kept = [call for call in calls if (not call.fault, len(call.read), repr(call.form())) == common]
     if len(kept) < len(calls):
         yield f"{len(calls) - len(kept)} of {len(calls)} calls are left out: their arguments, or the steps of what is expected, differ from the others'"
@@ -82,6 +85,8 @@ def bring(
         shutil.copytree(last.to, to, dirs_exist_ok=True, symlinks=True)
 
 
+FEW = 8
+"""One call in so many is too few to stand for the others."""
 MOST_ATTEMPTS = 4
 """Of writing the folder: calls that the reference does not fit are left out, sizes at which it alone works are fixed."""
 

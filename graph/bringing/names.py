@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,18 @@ def bare_name(symbol: str) -> str:
     return parts[-2] if parts[-1] in ("run", "launch", "forward", "apply") and len(parts) > 1 else parts[-1]
 
 
+def python_parameters(text: str, symbol: str) -> list[str]:
+    """Names of a Python function's parameters, or of a class's `forward`; none where it has no such one, or takes any."""
+    found = next(
+        (node for node in ast.parse(text).body if getattr(node, "name", "") == symbol.rpartition(".")[2]), None
+    )
+    if isinstance(found, ast.ClassDef):
+        found = next((node for node in found.body if getattr(node, "name", "") == "forward"), None)
+    if not isinstance(found, ast.FunctionDef) or found.args.kwarg or found.args.vararg:
+        return []
+    return [one.arg for one in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs)]
+
+
 def flat(names: Any) -> list[str]:
     return [found for one in names for found in flat(one)] if isinstance(names, list) else [names]
 
@@ -59,7 +72,7 @@ def alike(one: str, other: str) -> bool:
     """Whether engines use both names for one thing."""
 
     def plain(name: str) -> str:
-        name = re.sub(r"^(d_|p_|ptr_)|(_ptr|_tensor|_data|_)$", "", axis_name(name))
+        name = re.sub(r"^(d_|p_|ptr_|optional_|opt_|maybe_)|(_ptr|_tensor|_data|_)$", "", axis_name(name))
         return ALIKE.get(name, name)
 
     return plain(one) == plain(other)

@@ -37,7 +37,10 @@ class Reference(SpecArguments):
             held = {
                 seen: one
                 for seen, one in call.numbers.items()
-                if one is None or isinstance(one, str | torch.dtype | tuple | list) or names.get(seen) in self.extent_of
+                if one is None
+                or isinstance(one, str | torch.dtype | tuple | list)
+                or seen not in names
+                or names[seen] in self.extent_of
             }
             lines = [
                 *self._buffers(names, more),

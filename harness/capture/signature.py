@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.capture.source import CaptureError
-from harness.cpp import FunctionParameter, find_definitions
+from harness.cpp import FunctionParameter, closing, find_definitions, mask, split
 from kernels.spec import HEADER_SUFFIXES
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _TENSOR = re.compile(r"\b(Tensor|TensorView|TensorRef|TensorList|ITensorListRef)\b")
 _OPTIONAL = re.compile(r"\b(optional|Optional|OptionalTensor)\b")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^)]*)\)((?:\\\n|[^\n])*)", re.MULTILINE)
 _STREAM = re.compile(r"\b(cudaStream_t|CUstream|hipStream_t)\b")
 MOST_HEADERS = 2000
 FOLDERS = ("", "include", "includes", "inc", "csrc", "src", "source")
@@ -68,7 +69,7 @@ class CFunction:
 def read_function(text: str, symbol: str) -> CFunction:
     """The function that a symbol such as `run`, `ns::run` or `Norm<128, T>::run` names. Raises CaptureError."""
     path = re.sub(r"<.*?>(?=$|::)", "", re.sub(r"<[^<>]*<[^<>]*>[^<>]*>", "<>", symbol)).split("::")
-    defined = find_definitions(text, path[-1])
+    defined = find_definitions(text, path[-1]) or find_definitions(expand_macros(text, path[-1]), path[-1])
     if not defined:
         raise CaptureError(f"no function {symbol} with a body was found in it")
     outer = path[:-1]
@@ -83,6 +84,23 @@ def read_function(text: str, symbol: str) -> CFunction:
     return CFunction(
         path[-1], parameters, kinds, numbers, found.is_kernel, found.has_c_linkage, found.returns, found.namespace
     )
+
+
+def expand_macros(text: str, name: str) -> str:
+    """What the file's own macros with parameters come to where they define `name`, as engines make one function for each dtype."""
+    code, found = mask(text), list[str]()
+    for one in _MACRO.finditer(text):
+        parameters, body = [part.strip() for part in one[2].split(",")], one[3].replace("\\\n", "\n")
+        for use in re.finditer(rf"^[ \t]*{one[1]}\s*\(", code, re.MULTILINE):
+            given = split(text[use.end() : closing(code, use.end() - 1)])
+            if len(given) != len(parameters):
+                continue
+            places = dict(zip(parameters, given, strict=True))
+            filled = re.sub(r"\b\w+\b", lambda word, places=places: places.get(word[0], word[0]), body)  # type: ignore[misc]
+            filled = re.sub(r"\s*##\s*", "", filled)
+            if re.search(rf"\b{re.escape(name)}\s*\(", filled):
+                found.append(filled)
+    return "\n".join(found)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class StandInResult:
     """What a stand-in returned: any method, index or operator of it is it again, so a comparison shows whose it was."""
 
+    _at = 0
+
     def __init__(self, call: KernelCall, watcher: CallWatcher | None = None) -> None:
         """With a watcher it came of a call without tensors, such as a loader's: its attributes may be the kernel."""
         self._call, self._watcher = call, watcher
@@ -49,11 +51,20 @@ class StandInResult:
         count = frame.f_code.co_code[frame.f_lasti + 1]
         return iter([StandInPart(self._call, at) for at in range(count)])
 
-    def __sub__(self, _other: Any) -> Any:
+    def __sub__(self, other: Any) -> Any:
+        import torch
+
+        if isinstance(other, torch.Tensor):
+            self._call.differences.append((self._at, other))
         return self
 
-    __rsub__ = __add__ = __radd__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __sub__
-    __and__ = __or__ = __lt__ = __le__ = __gt__ = __ge__ = __matmul__ = __sub__
+    __rsub__ = __sub__
+
+    def __add__(self, _other: Any) -> Any:
+        return self
+
+    __radd__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __add__
+    __and__ = __or__ = __lt__ = __le__ = __gt__ = __ge__ = __matmul__ = __add__
 
     def __neg__(self) -> Any:
         return self
@@ -63,15 +74,17 @@ class StandInResult:
     def __setitem__(self, _at: Any, _value: Any) -> None:
         return
 
-    def __eq__(self, _other: object) -> bool:
+    def __eq__(self, other: object) -> bool:
         """A test goes on as if its sizes were right."""
+        self._call.with_numbers |= isinstance(other, list)
         return True
 
     __hash__ = object.__hash__
 
     @classmethod
-    def __torch_function__(cls, _function: Any, _kinds: Any, given: Any = (), named: Any = None) -> Any:
-        return next(one for one in (*given, *(named or {}).values()) if isinstance(one, StandInResult))
+    def __torch_function__(cls, function: Any, _kinds: Any, given: Any = (), named: Any = None) -> Any:
+        own = next(one for one in (*given, *(named or {}).values()) if isinstance(one, StandInResult))
+        return given[1] - given[0] if "sub" in function.__name__ and len(given) == 2 and given[1] is own else own
 
 
 class StandInPart(StandInResult):

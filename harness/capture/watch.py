@@ -58,6 +58,10 @@ class KernelCall:
     returned: Any = None
     ran: bool = False
     """Whether the kernel itself was called."""
+    differences: list[tuple[str | int, Any]] = field(default_factory=list)
+    """As `expected`, of tensors that were subtracted, which count where nothing else is compared."""
+    with_numbers: bool = False
+    """Whether the test compares it with a list."""
 
 
 @dataclass(frozen=True)

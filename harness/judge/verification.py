@@ -237,12 +237,12 @@ def _first_checks(session: EvaluationSession, workload: Workload, build: Build) 
     yield from checks(session, worker, workload, everything=False)
 
 
-def check_once(session: EvaluationSession, build: Build, workload: Workload) -> str:
-    """What is wrong with a call of the build at one size, inputs drawn from their first distribution; "" if nothing is."""
+def check_once(session: EvaluationSession, build: Build, workload: Workload) -> WorkerFailure | None:
+    """What is wrong with a call of the build at one size, inputs drawn from their first distribution; None if nothing is."""
     found, fault = collect_checks(_first_checks(session, workload, build))
     if found and not found[-1].passed and found[-1].error > 1 and errs_as_shipped(session, build):
         _, fault = collect_checks(_first_checks(session, workload, build))
-    return fault.reason if fault else ""
+    return fault
 
 
 def _give_other_scalars(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:

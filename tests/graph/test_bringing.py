@@ -278,6 +278,7 @@ def test_a_function_whose_pointers_are_to_structs_and_not_const_and_whose_sizes_
         ("struct A { static void run(int no) {} };\ntemplate <int N, typename T>\nstruct B {\n  static void run(tvm::ffi::TensorView x) {}\n};", "B<3, half>::run", ["x"]),
         ("template <typename T>\n__global__ void __launch_bounds__(256) k(T *__restrict__ y, const T x[], dim3 g) {\n}", "k", ["y", "x", "g"]),
         ("template <>\nvoid f<float>(const float* x, int n) { k<float><<<1, 1>>>(x); }\nvoid g() { f<float>(0, 1); }", "f", ["x", "n"]),
+        ('#define OP(T, NAME) \\\n  extern "C" __global__ void NAME##_f32( \\\n  const T *x, int n) { run<T>(x, n); }\nOP(float, norm)', "norm_f32", ["x", "n"]),
         ('void g() { f(1); }\nextern "C" {\nvoid f(std::pair<int, int> p, float* q = nullptr) { }\n}', "f", ["p", "q"]),
     ],
 )  # fmt: skip

@@ -195,3 +195,156 @@ def test_a_class_of_autograd_is_called_as_its_forward_says() -> None:
     called = forms.apply_of(Doubled)
     assert forms.positional(called) == 2
     assert called(torch.ones(2), 2.0).tolist() == [2.0, 2.0]
+
+
+DIFFERENCES = """
+import pytest
+import torch
+from engine_x.wrapped import halve
+
+
+def right(x):
+    return x.float() / 2
+
+
+@pytest.mark.parametrize("rows", [2, 40])
+def test_halve(rows):
+    x = torch.randn(rows, 64, device="cuda").requires_grad_()
+    out = halve(x)
+    assert (out - right(x.detach())).abs().max().item() < 1e-3 * right(x.detach()).abs().max() + 1e-4
+    out.backward(torch.ones_like(out))
+
+
+def test_numbers():
+    assert halve(torch.tensor([2.0, 6.0], device="cuda")).tolist() == [1.0, 3.0]
+"""
+WRAPPED = """
+import halve_cuda_that_is_not_built
+import torch
+
+
+class Halve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return halve_cuda_that_is_not_built.halve(x, 0.5)
+
+
+def halve(x):
+    return Halve.apply(x)
+"""
+
+
+def test_a_difference_of_what_was_not_run_is_a_comparison(engine: Path) -> None:
+    (engine / "engine_x/wrapped.py").write_text(WRAPPED)
+    (engine / "tests/test_halve.py").write_text(DIFFERENCES)
+    text = "#include <torch/extension.h>\nat::Tensor halve(at::Tensor& x, double scale) { return x.clone(); }\n"
+    (engine / "csrc/halve.cpp").write_text(text)
+    list(bring(f"{engine}/tests/test_halve.py::test_halve", engine / "csrc/halve.cpp", "halve", engine / "made"))
+    spec = catalog.load(str(engine / "made")).spec
+    assert [(t.name, t.role) for t in spec.tensors] == [("x", "input"), ("out", "output")]
+    assert " / 2" in (engine / "made/reference.py").read_text() or "div" in (engine / "made/reference.py").read_text()
+    with pytest.raises(KernelError, match="numbers that stand in it"):
+        list(bring(f"{engine}/tests/test_halve.py::test_numbers", engine / "csrc/halve.cpp", "halve", engine / "none"))
+
+
+TUNED = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) * FACTOR, mask=at < n)
+
+
+def softplus(input, beta=1.0):
+    out = torch.empty_like(input)
+    kernel[(triton.cdiv(input.numel(), 128),)](input, out, input.numel(), BLOCK=128)
+    return out
+"""
+TIMES = """
+import torch
+
+
+def times(input, beta=1.0, more=2, power=None):
+    return input * more
+
+
+def arguments():
+    return [{"input": torch.randn(n, 64, dtype=kind)} for n in (2, 100) for kind in (torch.float32, torch.bfloat16)]
+
+
+def doubled_arguments():
+    return [{"input": torch.randn(n, 64), "dim": -1} for n in (2, 100)]
+"""
+
+
+def test_a_function_of_tritons_is_called_by_its_own_parameters_and_runs_in_the_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "right.py").write_text(TIMES)
+    for name, factor in (("good", "2.0"), ("bad", "3.0")):
+        (tmp_path / f"{name}.py").write_text(TUNED.replace("FACTOR", factor))
+        target, arguments = f"{tmp_path}/right.py:times", f"{tmp_path}/right.py:arguments"
+        said = list(bring(target, tmp_path / f"{name}.py", "softplus", tmp_path / name, arguments=arguments))
+        assert not any("distributed" in one for one in said), said  # normal numbers of bfloat16 are few different ones
+        names = [argument.name for argument in catalog.load(str(tmp_path / name)).spec.arguments]
+        assert "beta" in names and "more" not in names, names  # the kernel takes none
+        if importlib.util.find_spec("triton") is not None:
+            lines = [line for line in check(str(tmp_path / name), None, lambda _s: None) if line.what == "baseline.py"]
+            assert lines[-1].kind == ("right" if name == "good" else "fault"), lines
+            assert "interpreter" in lines[-1].said
+
+
+@pytest.mark.parametrize("function", ["log_softmax", "nn.functional.log_softmax"])
+def test_a_function_of_torchs_own_is_called_and_not_copied(tmp_path: Path, function: str) -> None:
+    (tmp_path / "right.py").write_text(TIMES)
+    (tmp_path / "good.py").write_text(TUNED.replace("FACTOR", "2.0").replace("beta=1.0", "dim"))
+    place, _, name = f"torch.{function}".rpartition(".")
+    given = f"{tmp_path}/right.py:doubled_arguments"
+    list(bring(f"{place}:{name}", tmp_path / "good.py", "softplus", tmp_path / "made", arguments=given))
+    text = (tmp_path / "made/reference.py").read_text()
+    assert f"torch.{function}(" in text and "handle_torch_function" not in text, text
+    assert [argument.name for argument in catalog.load(str(tmp_path / "made")).spec.arguments][:3] == [
+        "input",
+        "out",
+        "dim",
+    ]
+
+
+def test_headers_above_and_optional_tensors_of_a_function_that_returns_its_output(tmp_path: Path) -> None:
+    texts = {
+        "csrc/setup.py": "",
+        "csrc/all.h": "#include <torch/extension.h>\n",
+        "csrc/cpu/own.h": '#pragma once\n#include "../all.h"\nat::Tensor cells(at::Tensor pos, std::optional<at::Tensor> optional_start);\n',
+        "csrc/cpu/own.cpp": '#include "own.h"\nat::Tensor cells(at::Tensor pos, std::optional<at::Tensor> optional_start) { return pos; }\n',
+        "right.py": "import torch\n\n\ndef cells(pos, start):\n    return (pos - start).long()\n\n\ndef arguments():\n"
+        "    return [(torch.rand(n, 3), torch.zeros(3)) for n in (30, 500)]\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    to, given = tmp_path / "made", f"{tmp_path}/right.py:arguments"
+    list(bring(f"{tmp_path}/right.py:cells", tmp_path / "csrc/cpu/own.cpp", "cells", to, arguments=given))
+    kernel = catalog.load(str(to))
+    assert [(one.name, one.role) for one in kernel.spec.tensors] == [
+        ("pos", "input"),
+        ("optional_start", "input"),
+        ("out", "output"),
+    ]
+    assert {"include/all.h", "include/cpu/own.h"} <= set(kernel.headers), kernel.headers
+
+
+def test_one_call_of_many_does_not_stand_for_them(engine: Path) -> None:
+    text = DIFFERENCES.replace("[2, 40]", "range(1, 12)").replace(
+        "return x.float() / 2",
+        "import numpy\n    half = torch.tensor(numpy.eye(len(x), dtype='f4')) / 2\n    return half @ x if len(x) > 1 else x.float() / 2",
+    )
+    (engine / "engine_x/wrapped.py").write_text(WRAPPED)
+    (engine / "tests/test_halve.py").write_text(text)
+    (engine / "csrc/halve.cpp").write_text(
+        "#include <torch/extension.h>\nat::Tensor halve(at::Tensor& x) { return x; }\n"
+    )
+    list(bring(f"{engine}/tests/test_halve.py::test_halve", engine / "csrc/halve.cpp", "halve", engine / "made"))
+    assert catalog.load(str(engine / "made")).spec.tensors[0].shape == ("rows", "64")
+    assert "made with a ndarray" in (engine / "made/reference.py").read_text()
