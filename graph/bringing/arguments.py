@@ -29,12 +29,14 @@ class SpecArguments(Calls):
     def _arguments(self) -> tuple[list[str], dict[str, str]]:
         """The spec's arguments as Python, and the calls' names -> the spec's."""
         self.find_dtypes()
-        lines, names = [], dict[str, str]()
+        lines = []
+        names = {seen: self.name_of(seen, parameter) for seen, parameter in self.order}
+        tensors = {seen: self._tensor(seen, names[seen]) for seen in names if seen in self.first.tensors}
+        self.extents_of = {names[seen]: shape for seen, shape in self.shapes.items()}
         for seen, parameter in self.order:
             name = self.name_of(seen, parameter)
-            names[seen] = name
-            if seen in self.first.tensors:
-                lines.append(self._tensor(seen, name))
+            if seen in tensors:
+                lines.append(tensors[seen])
             elif seen:
                 lines.append(self._number(seen, name, parameter))
             else:
@@ -212,7 +214,7 @@ class SpecArguments(Calls):
             and self.source.suffix != ".c"
         ):
             return f"static_cast<{named}>({first})"  # an enumeration
-        if form == "plain":
+        if form == "plain" and not parameter.is_text:
             return ""
         if isinstance(first, torch.dtype):
             kinds = [str(one).removeprefix("torch.") for one in values]
@@ -256,6 +258,12 @@ class SpecArguments(Calls):
         ):
             self.extent_of[name] = parameter.default or "std::nullopt"
             self.doubts.append(f"{name} is not given by the calls: it is {self.extent_of[name]} (build.binding)")
+            return ""
+        if parameter.is_text:
+            extents = self.extents_of.get(re.sub(r"_(dims|shape|sizes?)$", "", name), ())
+            text = parameter.default or "{" + ", ".join(extents) + "}"
+            self.extent_of[name] = text
+            self.doubts.append(f"{name} ({parameter.type}) is not given by the calls: it is {text} (build.binding)")
             return ""
         if parameter.is_tensor:
             if parameter.is_optional:

@@ -39,6 +39,11 @@ class Binding(Calls):
                 (self.to / folder / "here.h").write_text("")  # a folder without files does not travel
         if headers.files:
             build["include"] = tuple(folders)
+        if self.taken.guards:
+            build["defines"] = dict.fromkeys(self.taken.guards, 1)
+            self.doubts.append(
+                f"{self.symbol} is compiled where {', '.join(self.taken.guards)} is defined: build.defines does so"
+            )
         if self.sources:
             build["sources"] = headers.sources
         form = form_of(self.text)
@@ -58,11 +63,14 @@ class Binding(Calls):
             if self.list_of(seen) and parameter is not None:
                 name = axis_name(parameter.name)
             given[name] = casts.get(name, "") + self.extent_of.get(name, name)
-        names = ", ".join(given.values())
-        takes_stream = any(one.is_stream for one in self.taken.parameters)
+        words = list(given.values())
+        place = next((at for at, one in enumerate(self.taken.parameters) if one.is_stream), -1)
+        if place >= 0 and suffix == ".cu":
+            words.insert(place, "stream")
+        names = ", ".join(words)
         by_dtype = "{T}" in self.symbol or (bool(self.taken.template) and "<" not in self.symbol)
         whole = form == "plain" or bool(self.extent_of) or (by_dtype and form in ("torch", "stable"))
-        call = f"({names}{', stream' if takes_stream and suffix == '.cu' else ''})" if whole else ""
+        call = f"({names})" if whole else ""
         c_names = C_NAMES | TORCH_NAMES if form in ("torch", "stable") else C_NAMES
         bare = self.symbol.rpartition("::")[2]
         if "{T}" in self.symbol:

@@ -16,7 +16,7 @@ from graph.bringing.trial import find_fixed_axes, find_wrong_calls
 from graph.watched_calls import watch_function, watch_test
 from harness.backends import is_python, python_module
 from harness.capture.extents import axis_name
-from harness.capture.signature import read_function
+from harness.capture.signature import find_headers, read_function
 from harness.capture.source import CaptureError
 from kernels.catalog import KernelError
 
@@ -38,7 +38,9 @@ def bring(
             "arguments around its kernel (docs/kernels.md)"
         )
     try:
-        taken = None if is_python(text) else read_function(text, symbol)
+        beside = () if is_python(text) else find_headers(source, include, sources).files.values()
+        headers = (one.read_text(errors="replace") for one in beside)
+        taken = None if is_python(text) else read_function(text, symbol, headers)
         if "::test" in target or re.search(r"\.py(::|$)", target):
             calls, reference, more = watch_test(
                 target, function or bare_name(symbol), source if taken is None else None, is_named=bool(function)

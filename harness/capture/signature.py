@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from harness.capture.source import CaptureError
@@ -15,6 +16,9 @@ _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _TENSOR = re.compile(r"\b(Tensor|TensorView|TensorRef|TensorList|ITensorListRef)\b")
 _OPTIONAL = re.compile(r"\b(optional|Optional|OptionalTensor)\b")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+_TEXT = re.compile(
+    r"\b(string|string_view|vector|initializer_list|IntArrayRef)\b|(?<!unsigned )(?<!signed )\bchar\b[\s\w]*\*"
+)
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^)]*)\)((?:\\\n|[^\n])*)", re.MULTILINE)
 _STREAM = re.compile(r"\b(cudaStream_t|CUstream|hipStream_t)\b")
 MOST_HEADERS = 2000
@@ -26,10 +30,13 @@ class CParameter(FunctionParameter):
     """One parameter of a C++ function, and what its type says of it."""
 
     @property
+    def is_text(self) -> bool:
+        """Whether it is a text, or a list of numbers."""
+        return bool(_TEXT.search(self.type)) and not _TENSOR.search(self.type)
+
+    @property
     def is_tensor(self) -> bool:
-        return bool(_TENSOR.search(self.type)) or (
-            "*" in self.type and not re.search(r"(?<!unsigned )(?<!signed )\bchar\b", self.type)
-        )
+        return bool(_TENSOR.search(self.type)) or ("*" in self.type and not self.is_text)
 
     @property
     def is_optional(self) -> bool:
@@ -37,11 +44,13 @@ class CParameter(FunctionParameter):
 
     @property
     def is_stream(self) -> bool:
-        return bool(_STREAM.search(self.type))
+        return bool(_STREAM.search(self.type)) or ("stream" in self.name and "void" in self.type)
 
     @property
     def is_whole(self) -> bool:
-        return bool(re.search(r"\b(u?int\w*|size_t|long|unsigned|bool|short)\b", self.type)) and not self.is_tensor
+        return bool(re.search(r"\b(u?int\w*|size_t|long|unsigned|bool|short)\b", self.type)) and not (
+            self.is_tensor or self.is_text
+        )
 
     @property
     def is_read_only(self) -> bool:
@@ -64,10 +73,13 @@ class CFunction:
     returns: str
     namespace: str
     """Around it, as `a::b`, "" where there is none."""
+    guards: tuple[str, ...] = ()
+    """Names that have to be defined for it to be compiled, as an engine's build does."""
 
 
-def read_function(text: str, symbol: str) -> CFunction:
-    """The function that a symbol such as `run`, `ns::run` or `Norm<128, T>::run` names. Raises CaptureError."""
+def read_function(text: str, symbol: str, headers: Iterable[str] = ()) -> CFunction:
+    """The function that a symbol such as `run`, `ns::run` or `Norm<128, T>::run` names, with the defaults of its declaration in one
+    of the headers. Raises CaptureError."""
     path = re.sub(r"<.*?>(?=$|::)", "", re.sub(r"<[^<>]*<[^<>]*>[^<>]*>", "<>", symbol)).split("::")
     defined = find_definitions(text, path[-1]) or find_definitions(expand_macros(text, path[-1]), path[-1])
     if not defined:
@@ -80,9 +92,55 @@ def read_function(text: str, symbol: str) -> CFunction:
         for part, name in zip(found.template, found.template_names, strict=True)
         if "=" not in part and name not in kinds
     )
-    parameters = tuple(CParameter(one.type, one.name, one.default) for one in found.parameters)
+    declared = next(
+        (one for one in (_defaults(header, path[-1]) for header in headers) if len(one) == len(found.parameters)), ()
+    )
+    parameters = tuple(
+        CParameter(one.type, one.name, one.default or default)
+        for one, default in zip_longest(found.parameters, declared, fillvalue="")
+        if not isinstance(one, str)
+    )
+    guards = _guards(text, found.start) if found in find_definitions(text, path[-1]) else ()
     return CFunction(
-        path[-1], parameters, kinds, numbers, found.is_kernel, found.has_c_linkage, found.returns, found.namespace
+        path[-1],
+        parameters,
+        kinds,
+        numbers,
+        found.is_kernel,
+        found.has_c_linkage,
+        found.returns,
+        found.namespace,
+        guards,
+    )
+
+
+def _defaults(header: str, name: str) -> tuple[str, ...]:
+    """Of a function's parameters, "" of one without, by its declaration."""
+    code = mask(header)
+    for match in re.finditer(rf"\b{re.escape(name)}\s*\(", code):
+        end = closing(code, match.end() - 1)
+        if end > 0 and re.match(r"\s*(noexcept\s*)?;", code[end + 1 :]):
+            parts = split(mask(header, strings=False)[match.end() : end])
+            if any("=" in part for part in parts):
+                return tuple(part.partition("=")[2].strip() for part in parts)
+    return ()
+
+
+def _guards(text: str, at: int) -> tuple[str, ...]:
+    """Names of `#ifdef` and `#if defined` that a place is inside of, less those that the file or a compiler defines."""
+    open_ones: list[str] = []
+    for line in re.findall(r"^[ \t]*#[ \t]*(if\w*[^\n]*|else|elif[^\n]*|endif)", text[:at], re.MULTILINE):
+        if line.startswith("if"):
+            named = re.match(r"ifdef\s+(\w+)|if\s+defined\s*\(?\s*(\w+)\s*\)?\s*$", line)
+            open_ones.append((named[1] or named[2]) if named else "")
+        elif open_ones and line == "endif":
+            open_ones.pop()
+        elif open_ones:
+            open_ones[-1] = ""
+    return tuple(
+        one
+        for one in open_ones
+        if one and not one.startswith("__") and not re.search(rf"^[ \t]*#[ \t]*define[ \t]+{one}\b", text, re.MULTILINE)
     )
 
 
@@ -96,7 +154,7 @@ def expand_macros(text: str, name: str) -> str:
             if len(given) != len(parameters):
                 continue
             places = dict(zip(parameters, given, strict=True))
-            filled = re.sub(r"\b\w+\b", lambda word, places=places: places.get(word[0], word[0]), body)  # type: ignore[misc]
+            filled = re.sub(r"\b\w+\b", lambda word, places=places: places.get(word[0], word[0]), body)
             filled = re.sub(r"\s*##\s*", "", filled)
             if re.search(rf"\b{re.escape(name)}\s*\(", filled):
                 found.append(filled)

@@ -348,3 +348,30 @@ def test_one_call_of_many_does_not_stand_for_them(engine: Path) -> None:
     list(bring(f"{engine}/tests/test_halve.py::test_halve", engine / "csrc/halve.cpp", "halve", engine / "made"))
     assert catalog.load(str(engine / "made")).spec.tensors[0].shape == ("rows", "64")
     assert "made with a ndarray" in (engine / "made/reference.py").read_text()
+
+
+def test_texts_lists_streams_and_guards_of_an_engine_without_torch(tmp_path: Path) -> None:
+    texts = {
+        "csrc/setup.py": "",
+        "csrc/pool.h": 'void scaled(const std::vector<int64_t>& x_dims, float* y, const float* x, const std::string& how,\n  const std::string& dtype = "float", int times = 2);\n',
+        "csrc/pool.cpp": '#ifdef WITH_ENGINE\n#include <cstdint>\n#include <string>\n#include <vector>\n#include "pool.h"\n'
+        "void scaled(const std::vector<int64_t>& x_dims, float* y, const float* x, const std::string& how, const std::string& dtype, int times) {\n"
+        '  if (how != "twice" || dtype != "float") return;\n  for (int64_t i = 0; i < x_dims[0] * x_dims[1]; ++i) y[i] = x[i] * times;\n}\n#endif\n',
+        "right.py": "import torch\n\n\ndef scaled(x, how):\n    return x * 2\n\n\ndef arguments():\n"
+        "    return [(torch.rand(n, m), 'twice') for n, m in ((30, 7), (500, 11))]\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    to, given = tmp_path / "made", f"{tmp_path}/right.py:arguments"
+    said = list(bring(f"{tmp_path}/right.py:scaled", tmp_path / "csrc/pool.cpp", "scaled", to, arguments=given))
+    build = catalog.load(str(to)).spec.build
+    assert build.defines == {"WITH_ENGINE": 1} and any("WITH_ENGINE" in one for one in said)
+    assert build.binding == 'scaled({y_0, y_1}, y, x, "twice")', build.binding
+    lines = list(check(str(to), None, lambda _said: None))
+    assert [line.kind for line in lines] == ["right"] * 4, lines
+    text = texts["csrc/pool.cpp"].replace("const std::string& how,", "void* compute_stream, const std::string& how,")
+    (tmp_path / "csrc/pool.cu").write_text(text)
+    list(bring(f"{tmp_path}/right.py:scaled", tmp_path / "csrc/pool.cu", "scaled", tmp_path / "cuda", arguments=given))
+    binding = catalog.load(str(tmp_path / "cuda")).spec.build.binding
+    assert str(binding).startswith('scaled({y_0, y_1}, y, x, stream, "twice"'), binding
