@@ -64,9 +64,9 @@ class Binding(Calls):
                 name = axis_name(parameter.name)
             given[name] = casts.get(name, "") + self.extent_of.get(name, name)
         words = list(given.values())
-        place = next((at for at, one in enumerate(self.taken.parameters) if one.is_stream), -1)
-        if place >= 0 and suffix == ".cu":
-            words.insert(place, "stream")
+        at_stream = next((at for at, one in enumerate(self.taken.parameters) if one.is_stream), -1)
+        if at_stream >= 0 and suffix == ".cu":
+            words.insert(at_stream, "stream")
         names = ", ".join(words)
         by_dtype = "{T}" in self.symbol or (bool(self.taken.template) and "<" not in self.symbol)
         whole = form == "plain" or bool(self.extent_of) or (by_dtype and form in ("torch", "stable"))
