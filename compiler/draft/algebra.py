@@ -171,7 +171,7 @@ def is_size(size: int | torch.SymInt, count: int) -> bool:
 
 def slice_of(node: fx.Node) -> tuple[fx.Node | None, int, int]:
     """(x, axis, place) of x's slice at that place."""
-    if not _is(node, "aten.select.int"):
+    if not _is(node, "aten.select.int") or isinstance(node.args[2], fx.Node):  # a place that depends on values
         return None, 0, 0
     x, axis, place = node.args
     while _is(x, "aten.slice.Tensor") and x.meta["val"].shape == x.args[0].meta["val"].shape and len(x.args) < 5:

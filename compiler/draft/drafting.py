@@ -96,7 +96,7 @@ class _Draft:
     ) -> None:
         self.problem, self.device, self.exported = problem, device, exported
         self.program = Program(hints(exported))
-        self.program.supposed = list(exported.supposed)
+        self.program.supposed, self.program.call = list(exported.supposed), exported.call
         self.program.foreign.add(torch.float8_e4m3fn)
         self.program.device, self.program.own_products, self.rules = device, own_products, rules
         self.program.numerics, self.program.exact = numerics, exact
@@ -113,6 +113,7 @@ class _Draft:
         """The same of sizes, behind `head`: one may be named by an input that comes later."""
         self.made_contiguous: list[str] = []
         self.tail: list[str] = []
+        self.changed = {spec.target for spec in exported.graph.graph_signature.output_specs} | exported.changed
         self.weights: dict[str, torch.dtype] = {}
         """Parameters, and what is prepared of them, as forward calls them."""
         self.inputs: dict[str, str] = {}
@@ -209,14 +210,18 @@ class _Draft:
     def _prepare(self, graph: torch.fx.Graph) -> None:
         """What is computed of weights alone is computed by the constructor."""
         specs = {spec.arg.name: spec for spec in self.exported.graph.graph_signature.input_specs}
-        changed = {spec.target for spec in self.exported.graph.graph_signature.output_specs if spec.target}
         held, changing = {}, set()
         for node, value in self.values.items():
             spec = specs[node.name]
             of_model = spec.kind in (InputKind.PARAMETER, InputKind.BUFFER)
-            if of_model and value.buffer is not None and spec.target not in self.exported.attributes:
+            if (
+                of_model
+                and not self.exported.settled
+                and value.buffer is not None
+                and spec.target not in self.exported.attributes
+            ):
                 held[node] = value.buffer.text if value.is_whole else parameter_text(self.exported.model, spec.target)
-                if spec.target in changed:
+                if spec.target in self.changed:
                     changing.add(node)
         for node, (text,) in prepared(graph, held, changing).items():
             meta = node.meta["val"]
@@ -286,9 +291,8 @@ class _Draft:
         if spec.kind == InputKind.CONSTANT_TENSOR and not has_attribute(self.exported.model, spec.target):
             return self._number(node, spec.target, number)
         text = parameter_text(self.exported.model, spec.target)
-        changed = any(one.target == spec.target for one in self.exported.graph.graph_signature.output_specs)
         order = list(range(value.dim()))
-        if not changed:  # as it lies in memory, that of a transposed one included
+        if spec.target not in self.changed:  # as it lies in memory, that of a transposed one included
             order.sort(key=lambda axis: -value.stride()[axis])
         shape = shape_of(value)
         buffer = self.program.allocate([shape[axis] for axis in order], value.dtype, spec.target.replace(".", "_"))
@@ -300,7 +304,7 @@ class _Draft:
         elif stays:
             self.program.elsewhere[buffer] = text
         if spec.kind == InputKind.PARAMETER:
-            self.program.weights |= set() if changed else {buffer}
+            self.program.weights |= set() if spec.target in self.changed else {buffer}
             self.weights[text] = value.dtype
         whole = self.program.whole(buffer, origin=buffer.name)
         if order == sorted(order):
@@ -460,7 +464,8 @@ class _Draft:
     # ------------------------------------------------------------------------------------------ text
 
     def _text(self, made: list[Native], lines: list[str], classes: set[str]) -> str:
-        before, model = constructors(self.problem, self.program.kept, classes)
+        changing = bool(self.exported.supposed or self.exported.settled)
+        before, model = constructors(self.problem, self.program.kept, classes, changing)
         helpers = "".join(f"\n\n{text}" for text in self.program.helpers.values())
         native_source = source(made, self.device)
         scalars = any("ctypes." in line for line in lines)

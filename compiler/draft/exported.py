@@ -76,6 +76,8 @@ class Exported:
     left: Left
     settled: dict[str, bool]
     """Choices in attributes that the first call has settled, of which the graph is what later ones do."""
+    changed: set[str]
+    """Parameters and buffers that forward may change on another way than the graph's."""
 
 
 def load(text: str) -> types.ModuleType:
@@ -256,7 +258,7 @@ def _export(
                 return Exported(
                     traced.program, model, leaves, taken.rest(inputs) + _holders(inputs, names), ast.unparse(taken.arguments), taken.names,
                     taken.left_out(len(inputs)), taken.call, floats, constants, attributes,
-                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left, settled,
+                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left, settled, traced.changed,
                 )  # fmt: skip
     first = str(failure).strip().splitlines() or [type(failure).__name__]
     raise NoDraft(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}")
@@ -358,6 +360,7 @@ def _answers(module: types.ModuleType, inputs: list[Any]) -> Answers | None:
     if sum(sizes) > MOST_WITH_DATA:
         return None
     model, draws = _built(module), False
+    weights = {name: value.clone() for name, value in [*model.named_parameters(), *model.named_buffers()]}
     with (
         torch.no_grad(), contextlib.suppress(Exception),
         patch.object(torch.Tensor, "__bool__", asked), patch.object(torch.Tensor, "item", taken),
@@ -368,6 +371,9 @@ def _answers(module: types.ModuleType, inputs: list[Any]) -> Answers | None:
             found = Answers()
             model(*given)  # the problem's code
             draws |= not torch.equal(before, torch.get_rng_state())
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        if name not in weights or not torch.equal(value, weights[name]):
+            found.changed.add(name)
     return found if (found.choices or found.numbers) and not draws else None
 
 

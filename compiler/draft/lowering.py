@@ -204,8 +204,24 @@ def lower(program: Program, graph: fx.Graph, values: dict[fx.Node, Any]) -> None
         program.operator = lowering.name
         values[node] = result = _lowered(lowering, name, arguments, keywords)
         _name_sizes(program, node)
+        if name in SHAPED_BY_VALUES and isinstance(meta, torch.Tensor) and not has_hidden_sizes(meta):
+            _check_shape(program, node, meta)
         if isinstance(result, Value) and lowering.uses > 1:
             lowering.settle(result, reads=lowering.uses)
+
+
+SHAPED_BY_VALUES = ("aten.index.Tensor", "aten.nonzero.default", "aten.masked_select.default", "aten.unique_consecutive.default", "aten._unique2.default")  # fmt: skip
+
+
+def _check_shape(program: Program, node: fx.Node, meta: torch.Tensor) -> None:
+    """What depends on values was found to be a certain size, for what comes later takes no other."""
+    call = program.libraries[-1] if program.libraries else None
+    choices = [one for one in node.args[1] if one is not None] if len(node.args) > 1 else []
+    by_place = choices and not any(one.meta["val"].dtype in (torch.bool, torch.uint8) for one in choices)
+    if by_place or call is None or call.node is not node or call.outs[0] is None:
+        return
+    shape = ", ".join(library.index_text(size) for size in shape_of(meta))
+    call.after += [f"if {{{call.outs[0].name}}}.shape != ({shape},):", f"    return self.as_written({program.call})"]
 
 
 def _lowered(low: Lowering, name: str, arguments, keywords) -> Any:

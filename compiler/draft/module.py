@@ -208,6 +208,14 @@ def _weights_loaded(self, _incompatible_keys):
 """
 
 
+PREPARED_AGAIN = """
+def as_written(self, *args, **kwargs):
+    made = self.as_it_stands(*args, **kwargs)
+    self._prepare_weights()
+    return made
+"""
+
+
 def _functions(text: str) -> list[ast.FunctionDef]:
     return [part for part in ast.parse(text).body if isinstance(part, ast.FunctionDef)]
 
@@ -227,10 +235,11 @@ def _prepares(model: ast.ClassDef, kept: list[str]) -> None:
     model.body += [prepare, *ast.parse(LOADED).body]
 
 
-def constructors(text: str, kept: list[str], classes: set[str]) -> tuple[str, str]:
+def constructors(text: str, kept: list[str], classes: set[str], changing: bool) -> tuple[str, str]:
     """What ModelNew needs of the problem's text, and ModelNew's class, in which Model's own forward is called `as_written`.
 
     The submodules are built by the problem's own classes, in its order, so that equal seeds give equal weights. `classes`: what else is needed.
+    `changing`: what is prepared of weights is prepared again where Model's own forward has answered, for that may set them.
     """
     tree = ast.parse(text)
     model, others = _model_class(tree), [node for node in tree.body if not _binds_model(node)]
@@ -238,6 +247,11 @@ def constructors(text: str, kept: list[str], classes: set[str]) -> tuple[str, st
     model.name = "ModelNew"
     _rename_forward(model)
     _prepares(model, kept)
+    if kept and changing:
+        (own,) = (part for part in model.body if getattr(part, "name", "") == "as_written")
+        assert isinstance(own, ast.FunctionDef)
+        own.name = "as_it_stands"
+        model.body += ast.parse(PREPARED_AGAIN).body
     needed, kept_nodes = _names(model) | classes, set()
     while True:
         more = [n for n in others if n not in kept_nodes and _binds(n) & needed and not isinstance(n, ast.Expr)]

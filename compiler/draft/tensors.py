@@ -306,6 +306,8 @@ class Program:
         self.hidden: set[sympy.Symbol] = set()
         """Sizes that depend on values; kernels are launched for none where they may be zero."""
         self.supposed: list[Supposed] = []
+        self.call = ""
+        """Forward's arguments as they are handed on."""
         self.foreign: set[torch.dtype] = set()
         """Types that are computed with and that no draft stores."""
         self.scalars: dict[str, str] = {}

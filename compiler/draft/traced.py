@@ -64,6 +64,8 @@ class TracedModule:
     supposed: list[tuple[frozenset[str], str]]
     """Names and text of each condition on sizes that depend on values which the module's code asked for."""
     left: Left
+    changed: set[str]
+    """Parameters and buffers that forward may change on another way than the graph's."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Answers:
 
     choices: list[bool] = field(default_factory=list)
     numbers: list[Any] = field(default_factory=list)
+    changed: set[str] = field(default_factory=set)
+    """Parameters and buffers that were others afterwards."""
 
 
 @contextlib.contextmanager
@@ -80,7 +84,7 @@ def _sizes_are_some(answers: Answers, left: Left) -> Iterator[list[tuple[frozens
 
     Where it asks a tensor for a choice, or for a number that it compares, it is told the next of `answers`.
     """
-    supposed: dict[str, frozenset[str]] = {}
+    supposed: dict[str, tuple[ShapeEnv, sympy.Basic]] = {}
     chosen, choice_of, number_of = 0, dict[sympy.Basic, bool](), dict[sympy.Basic, Any]()
     read, call = 0, 0
     answer, item = ShapeEnv.evaluate_expr, torch.Tensor.item
@@ -124,13 +128,15 @@ def _sizes_are_some(answers: Answers, left: Left) -> Iterator[list[tuple[frozens
             if holds is None:
                 raise
             text = PythonPrinter().doprint(expr)
-            supposed[text if holds else f"not ({text})"] = frozenset(map(str, symbols))
+            supposed[text if holds else f"not ({text})"] = env, expr
             return sympy.true if holds else sympy.false
 
     found: list[tuple[frozenset[str], str]] = []
     with patch.object(ShapeEnv, "evaluate_expr", evaluate), patch.object(torch.Tensor, "item", taken):
         yield found
-    found += [(names, text) for text, names in supposed.items()]
+    for text, (env, expr) in supposed.items():
+        if env.replace(expr).free_symbols:  # else what came later says how many there are (lowering.py asks for that)
+            found.append((frozenset(map(str, expr.free_symbols)), text))
 
 
 def _is_choice(env: ShapeEnv, expr: sympy.Basic) -> bool:
@@ -370,4 +376,4 @@ def trace(
         _refuse_smears(program.graph)
         if supposed and named != _hidden(program.graph):
             raise NoDraft("the module asks for sizes that depend on values, and the exporter names them anew")
-        return TracedModule(program, supposed, left)
+        return TracedModule(program, supposed, left, answers.changed if answers else set())

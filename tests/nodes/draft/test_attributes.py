@@ -258,3 +258,38 @@ def test_a_weight_that_lies_transposed_is_read_as_it_lies(tmp_path):
             (det, rest), (right, other) = ours(x), eager(x)
         assert torch.equal(det.nan_to_num(7.0), right.nan_to_num(7.0))
         torch.testing.assert_close(rest, other)
+
+
+def test_how_many_there_are_is_what_comes_later_takes(tmp_path):
+    """Places that are kept, eight of them as a rule; a product takes eight."""
+    text = problem(
+        "best, at = (x @ self.w).topk(8)\nat = at[best > y]\n"
+        "if at.size(0) < 8:\n    at = torch.cat([at, at[-1].repeat(8 - at.size(0))])\n"
+        "return (x[at].t() @ self.v).exp()",
+        "[torch.randn(20, 12), torch.full((), -1e9)]",
+        "self.w, self.v = nn.Parameter(torch.rand(12)), nn.Parameter(torch.rand(8, 5))",
+    )
+    pair = Pair(text, tmp_path)
+    x, y = pair.inputs(0)
+    pair.check(0, [x, y])
+    pair.check(0, [x, (x @ torch.rand(12, generator=torch.Generator().manual_seed(0))).median()], as_written=None)
+    torch.manual_seed(0)
+    model = pair.reference.Model()
+    pair.check(0, [x, (x @ model.w.detach()).topk(4)[0][-1]], as_written=True)
+
+
+def test_what_forward_sets_on_another_way_is_not_prepared(tmp_path):
+    """A part sets its scale by the first batch; where somebody sets it otherwise, a sum of it that the constructor had made was the old one."""
+    text = problem(
+        "if self.begun.item() == 0:\n    self.scale.data.copy_(x.std(0))\n    self.begun.fill_(1)\n"
+        "return x * self.scale, self.scale.abs().log().sum()",
+        f"[{BATCH}]",
+        "self.scale = nn.Parameter(torch.ones(37)); self.register_buffer('begun', torch.tensor(0))",
+    )
+    pair = Pair(text, tmp_path)
+    model = pair.candidate.ModelNew()
+    (x,) = pair.inputs(0)
+    with torch.no_grad():
+        model.scale.fill_(3.0)
+        model.begun.fill_(1)
+        torch.testing.assert_close(model(x)[1], torch.full((37,), 3.0).log().sum())
