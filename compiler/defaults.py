@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from compiler.codegen import columns, ragged
 from compiler.codegen.kernels import widest_read
+from compiler.codegen.row_tiles import longest_row
 from compiler.draft.expressions import loads_of, symbols_of, walk
 from compiler.draft.partition import ROW
 from compiler.frontend import NoProgram
@@ -20,6 +21,7 @@ from compiler.schedule import (
     KernelPlan,
     Phases,
     Rows,
+    RowTiles,
     Schedule,
     ScheduleVersion,
     Sketch,
@@ -96,15 +98,18 @@ def _versions(
         (widest_read(programs(dtype, vector), kernel) for kernel in programs(dtype, vector).kernels), default=0
     )
     packs = max(min(vector, LEAST_PACK), vector * READ_BYTES // max(widest, READ_BYTES))
-    if any(kernel.turned for kernel in programs(dtype, packs).kernels):
+    if any(kernel.turned or kernel.tiled for kernel in programs(dtype, packs).kernels):
         packs = _that_fits(programs, dtype, packs, workloads)
     for width in dict.fromkeys((packs,) if lean else (packs, 1)):
         program = programs(dtype, width)
         apart = _ragged(program, vector) if width == 1 else frozenset()
         kernels = [(kernel, vector if at in apart else 0) for at, kernel in enumerate(program.kernels)]
         by_tiles = {kernel for kernel in program.kernels if _turns(program, kernel, workloads)}
-        for longest, most_rows in _bands(
-            program, workloads, choice, max((by for k, by in kernels if k.layout == ROW), default=0)
+        held = [longest_row(kernel.tiled) // kernel.width for kernel in by_tiles if kernel.tiled is not None]
+        for longest, most_rows in (
+            ()
+            if held
+            else _bands(program, workloads, choice, max((by for k, by in kernels if k.layout == ROW), default=0))
         ):
             plans = tuple(
                 _plan(kernel, width, longest, most_rows, choice, ragged=by, turned=kernel in by_tiles)
@@ -114,7 +119,7 @@ def _versions(
         loop = tuple(
             _plan(kernel, width, None, None, choice, ragged=by, turned=kernel in by_tiles) for kernel, by in kernels
         )
-        yield ScheduleVersion(vector=width, kernels=loop)
+        yield ScheduleVersion(vector=width, longest=min(held, default=None), kernels=loop)
     last = tuple(_plan(kernel, 1, None, None, choice, loops=True) for kernel in programs(dtype, 1).kernels)
     yield ScheduleVersion(vector=1, narrow=False, kernels=last)
 
@@ -134,7 +139,9 @@ warp's loads takes a line of its own. Fewer elements a pack than that, and what 
 
 def _turns(program: KernelProgram, kernel: PackedKernel, workloads: list[Workload]) -> bool:
     """Whether a kernel reads and writes along two axes, neither of them short at any of the sizes."""
-    turned = kernel.turned
+    turned, tiled = kernel.turned, kernel.tiled
+    if tiled is not None:
+        return all(_value(program, kernel.length, workload) <= longest_row(tiled) for workload in workloads)
     return turned is not None and all(
         min(_value(program, extent, workload) for extent in (turned.along_extent, turned.across_extent)) >= LEAST_EXTENT
         for workload in workloads
@@ -290,6 +297,8 @@ def _plan(
             vector=ragged or width, items=choice.each, threads=choice.element_threads, ragged=bool(ragged)
         )
         return KernelPlan(members=members, pdl=pdl, sketch=sketch)
+    if turned:
+        return KernelPlan(members=members, pdl=pdl, sketch=RowTiles(vector=width))
     if longest is None and kernel.length.is_Integer:
         length = int(kernel.length)
         longest = _next_power(length // (ragged or kernel.width))

@@ -16,12 +16,15 @@ from compiler.draft.tensors import Program as Lowered
 from compiler.strides import LEAST_EXTENT, goes_across, steps_of_loads
 
 if TYPE_CHECKING:
+    from compiler.row_tiles import TiledRows
     from compiler.turned import TurnedKernel
 
 SHORT_FOLD, CPU_SHORT_FOLD = 32, 15
 """Folded elements, a number known now, up to which one thread does them alone; on a processor fewer than a register's lanes."""
 
 
+LONGEST_TILED = 2048
+"""Elements of a row that lies apart up to which a block has some whole; longer ones are read again for each reduction."""
 BUSY_THREADS = 65536
 """Threads below which a device is not busy with a pack of columns each."""
 
@@ -39,6 +42,8 @@ class PackedKernel(Kernel):
     """Elements of the axes that packs go along together, of which they divide none; one where there are no such."""
     crosses: bool = False
     """Whether it folds along an axis that what it reads does not lie side by side along."""
+    tiled: TiledRows | None = None
+    """The same by tiles, where rows lie apart and beside each other."""
     turned: TurnedKernel | None = None
     """The same by tiles, where it reads along one axis and writes along another."""
 
@@ -69,6 +74,7 @@ class Fusion(Partition):
             return FLAT
         assert isinstance(kernel, PackedKernel)
         kernel.crosses = self._folds_across(kernel, definition)
+        kernel.crosses = kernel.crosses and self.program.estimate(length) > LONGEST_TILED
         return FLAT if kernel.crosses else ROW
 
     def _folds_across(self, kernel: Kernel, definition: Definition) -> bool:

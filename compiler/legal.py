@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compiler.codegen import columns, ragged
+from compiler.codegen.row_tiles import longest_row
 from compiler.defaults import APART, CPU_LANES, SHARED_BYTES, _column_bytes, tile_bytes
 from compiler.draft.partition import ROW
 from compiler.phases import PhasesKernel
@@ -18,6 +19,7 @@ from compiler.schedule import (
     KernelPlan,
     Phases,
     Rows,
+    RowTiles,
     Schedule,
     ScheduleVersion,
     Steps,
@@ -107,6 +109,8 @@ def _check_kernel(
         _require(device == "cpu" or sketch.threads == 256, f"{at}.threads", "must be 256 where keys stream by")
         return
     fitting = ["rows"] if kernel.layout == ROW else ["elements"]
+    if kernel.tiled is not None and device == "cuda":
+        fitting.append("row_tiles")
     if kernel.layout != ROW and columns.takes(kernel) and not kernel.inner[0][1].is_Integer:
         fitting.append("columns")
     if kernel.turned is not None and device == "cuda":
@@ -120,6 +124,15 @@ def _check_kernel(
     _require(threads % 32 == 0 and 32 <= threads <= 1024, f"{at}.threads", "must be a multiple of 32 from 32 to 1024")
     if isinstance(sketch, Columns):
         _check_columns(at, sketch, kernel, version)
+        return
+    if isinstance(sketch, RowTiles):
+        assert kernel.tiled is not None
+        most = longest_row(kernel.tiled) // kernel.width
+        _require(sketch.vector == version.vector, f"{at}.vector", f"must be the version's {version.vector}")
+        _require(threads in (256, 512), f"{at}.threads", "must be 256 or 512")
+        _require(
+            (version.longest or most + 1) <= most, f"{at}.sketch", f"needs a version with longest of {most} at most"
+        )
         return
     if isinstance(sketch, Turned):
         _check_turned(at, sketch, kernel, version)

@@ -31,6 +31,7 @@ from compiler.in_place import check_memory
 from compiler.kernel import SHORT_FOLD, Fusion, PackedKernel
 from compiler.phases import FOLDS, phases_of
 from compiler.products import products_of
+from compiler.row_tiles import tile_rows
 from compiler.selects import JOINED, SelectedProgram, pieces_of, planes_of
 from compiler.steps import STEPS, steps_of
 from compiler.streams import streams_of
@@ -358,6 +359,7 @@ def _lowered(
     for kernel in kernels if short_fold == SHORT_FOLD else ():
         if type(kernel) is PackedKernel:
             kernel.turned = turn(fusion, kernel, program.stored(kernel))
+            kernel.tiled = tile_rows(fusion, kernel, program.stored(kernel))
     return program
 
 

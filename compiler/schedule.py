@@ -65,6 +65,14 @@ class Rows(Frozen):
     """Likewise, where one pass over memory makes all reductions (codegen/online.py): 1: rows stay in registers, 2: they do not; 0: either."""
 
 
+class RowTiles(Frozen):
+    """Rows whose elements lie apart, beside those of the next row: as many as there is room for stand in a block's shared memory."""
+
+    sketch: Literal["row_tiles"] = "row_tiles"
+    vector: int = 1
+    threads: int = 512
+
+
 LONGEST_TEAM = 64
 """Threads of a row at most where a block takes several."""
 WARP = 32
@@ -133,7 +141,9 @@ class Phases(Frozen):
     sketch: Literal["phases"] = "phases"
 
 
-Sketch = Annotated[Elements | Turned | Rows | Columns | Stream | Tiles | Steps | Phases, Field(discriminator="sketch")]
+Sketch = Annotated[
+    Elements | Turned | Rows | RowTiles | Columns | Stream | Tiles | Steps | Phases, Field(discriminator="sketch")
+]
 
 
 class KernelPlan(Frozen):

@@ -8,7 +8,7 @@ import re
 import sympy
 import torch
 
-from compiler.codegen import products, steps
+from compiler.codegen import products, row_tiles, steps
 from compiler.codegen.columns import columns_function
 from compiler.codegen.guards import always, is_gathered
 from compiler.codegen.kernels import KernelFunction, elements_function, in_axes, rows_function
@@ -31,6 +31,7 @@ from compiler.schedule import (
     Elements,
     KernelPlan,
     Rows,
+    RowTiles,
     Schedule,
     ScheduleVersion,
     Turned,
@@ -96,6 +97,8 @@ class HostFile:
             return rows_function(program, kernel, name, narrow, resident, plan.pdl, _ragged(plan), plan.sketch.held)
         if isinstance(plan.sketch, Turned):
             return tile_function(program, kernel.turned, name, narrow, plan.pdl)
+        if isinstance(plan.sketch, RowTiles):
+            return row_tiles.tiles_function(program, kernel.tiled, name, narrow, plan.pdl)
         if isinstance(plan.sketch, Columns):
             return columns_function(program, kernel, name, narrow, plan.pdl)
         if isinstance(kernel, StreamKernel):
@@ -216,6 +219,9 @@ class HostFile:
             return self._launch_rows(program, function, plan)
         if isinstance(sketch, Columns):
             return self._launch_columns(program, function, plan)
+        if isinstance(sketch, RowTiles):
+            self.clusters |= plan.pdl
+            return row_tiles.launch_tiles(program, function, sketch, plan.pdl)
         if isinstance(sketch, Turned):
             call, grid, threads = launch_of(program, function, sketch, bool(self.open))
             return [self._launched(call, grid, threads, function.arguments, plan.pdl)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,10 +199,13 @@ def rows_function(
     pdl: bool,
     ragged: int = 0,
     held: bool = True,
+    text: Text | None = None,
+    brought: Iterable[Expr] = (),
+    fill: Callable[[], list[str]] = list,
 ) -> KernelFunction:
     """`template <int Threads, int Team, int Split[, int Items]>`: `Team` threads to a row, a block (0), or a cluster of `Split`
-    blocks, of as many as the launch says where that is 0."""
-    text = open_text(program, kernel, narrow, ragged, edges=resident)
+    blocks, of as many as the launch says where that is 0. `text`: of what `fill` brings into shared memory, by the loads that are `brought`."""
+    text = text or open_text(program, kernel, narrow, ragged, edges=resident)
     slots = "Items + 1" if resident and ragged else "Items"
     stores, folds, roots = parts_of(text)
     parts = kernel.parts
@@ -210,7 +214,7 @@ def rows_function(
     last_fold = max((member.stage for member in folds), default=-1)
     final = last_write(text, full, folds)
     stages = sorted({*(m.stage for m in folds), *([final] if full else [])})
-    parameters, arguments = signature(text, stores, roots, [kernel.rows, kernel.length, *parts.values()])
+    parameters, arguments = signature(text, stores, [*roots, *brought], [kernel.rows, kernel.length, *parts.values()])
     text.begin(roots)
     roots = [root for root in roots if all(root is not one for store in apart for one in store.roots)]
     wide, pack, end = text.wide, text.counter, text.packs_text()
@@ -230,6 +234,7 @@ def rows_function(
     top.line(f"const {wide} {row} = is_row ? team_row : 0;")
     top.lines += indent(text.opening(), 1)
     wait(top, pdl, "Split")
+    top.lines += indent(fill(), 1)
     hoist_replaced(text, roots, stores, top)
     waited = len(top.lines)
     loaded: dict[Window, str] = {}

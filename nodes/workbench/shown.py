@@ -281,12 +281,13 @@ SCHEDULE = """\
 For each dtype the source has versions. The host takes the first whose conditions a call fulfils: `vector` (the elements of a pack)
 divides its sizes, a row has at most `longest` packs, there are fewer than `most_rows` rows (null: any), indices fit 32 bits (narrow). The last
 version takes every call. Edits name a parameter as `DTYPE.VERSION.PARAMETER` or `DTYPE.VERSION.KERNEL.PARAMETER`. A kernel has one of
-four sketches:
+five sketches:
 - elements: each output by itself. threads of a block; items, packs a thread.
 - turned: the same where reads lie along another axis than writes, by tiles in shared memory of `along` elements (of what is written) by `across`.
 - rows: reductions along the innermost axis. team, threads of a row (0: a whole block of `threads`); items, packs that a thread keeps in
   registers (0: read again in each pass); held, keep what a later pass would compute again. by_size: the host picks packs a thread, threads and
   blocks of a row (more than one only with clusters) for the size at hand; wanted and split fix packs a thread and blocks of a row, 0: any.
+- row_tiles: reductions along an axis whose elements lie apart; a block brings some rows into shared memory. longest must be set.
 - columns: reductions along an outer axis. lanes, packs of columns of a block (in C++ of a tile), 0: by size; split, blocks that share the
   rows, 0: by size; threads; unroll, rows whose loads are in flight.
 In C++ only vector, longest, most_rows, lanes and `numbers` matter: PARALLEL_FROM, elements from which OpenMP is used; STREAM, 1 for streaming

@@ -24,7 +24,8 @@ TURNED = {
         "in n c s", "out n s c", "(lambda t: (t - t.mean(-1, keepdim=True)) * torch.rsqrt(t.var(-1, unbiased=False, keepdim=True) + 1e-2) * w)(x.float().transpose(1, 2))"
     ),
 }  # fmt: skip
-BY_TILES = set(TURNED) - {"three axes about", "one element many times"}
+BY_ROWS = {"normalised along what does not lie together"}
+BY_TILES = set(TURNED) - BY_ROWS - {"three axes about", "one element many times"}
 """Of the others one is guarded, where no tile would be loaded whole, and one is the same along what it writes."""
 
 
@@ -47,7 +48,10 @@ def sketches(text: str, dtype: str) -> list[str]:
 def test_what_goes_across_is_right_in_the_emulation(form, dtype, tmp_path):
     kernel = folder(form, dtype, tmp_path)
     text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
-    assert ("turned" in sketches(text, dtype)) == (form in BY_TILES)
+    assert ("turned" in sketches(text, dtype), "row_tiles" in sketches(text, dtype)) == (
+        form in BY_TILES,
+        form in BY_ROWS,
+    )
     check_text(kernel, text, tmp_path)
 
 
@@ -77,6 +81,31 @@ def test_a_tile_that_has_no_room_is_no_schedule(tmp_path):
         check_schedule(with_tile(along=128, across=128), first, meaning.program)
     with pytest.raises(IllegalSchedule, match="along must be one of"):
         check_schedule(with_tile(along=48), first, meaning.program)
+
+
+ROWS = {
+    "a scale of each column, and what it is for": (
+        "out n s c int8", "(lambda t: torch.round(t / t.abs().amax(-1, keepdim=True).clamp(min=1e-3) * 127))(x.float().transpose(1, 2))"
+    ),
+    "two tensors": ("out n s c", "torch.softmax((x * z).float().transpose(1, 2), -1)"),
+    "sums alone": ("out n s float32", "x.float().transpose(1, 2).square().sum(-1)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("c", [37, 2000, 12000])
+@pytest.mark.parametrize("form", ROWS)
+def test_rows_that_lie_apart_are_whole_in_a_block_that_has_room_for_them(form, c, tmp_path):
+    out, value = ROWS[form]
+    tensors = {"x": "in n c s", "z": "in n c s", "out": out}
+    sizes = ({"n": 1, "c": 64, "s": 24}, {"n": 3, "c": c, "s": 19})
+    spec = made(
+        sizes, ("float16",), ("cuda",), tensors={n: t for n, t in tensors.items() if n != "z" or n in value}, timed=1
+    )
+    names = ", ".join(t.name for t in spec.inputs)
+    kernel = folder_of(tmp_path, spec, f'import torch\n\n\ndef reference({names}):\n    return {{"out": {value}}}\n')
+    text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
+    assert sketches(text, "float16") == ["row_tiles"]
+    check_text(kernel, text, tmp_path)
 
 
 COLOURS = {

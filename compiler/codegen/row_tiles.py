@@ -1,0 +1,112 @@
+"""Kernels of the sketch `row_tiles`: rows that lie apart are brought into shared memory, side by side, and taken from there by teams."""
+
+from __future__ import annotations
+
+from compiler.codegen.kernels import KernelFunction, in_axes, may_approximate, rows_function
+from compiler.codegen.text import Text, Window
+from compiler.draft.index import Index
+from compiler.draft.printing import index_text
+from compiler.draft.tensors import Buffer
+from compiler.program import KernelProgram
+from compiler.row_tiles import TiledRows
+from compiler.schedule import RowTiles
+
+ROWS = (32, 16, 8)
+"""Of a block: as many as shared memory holds; fewer take less of each line that is read."""
+IN_FLIGHT = 16
+"""Elements that a thread loads before it puts the first into its tile."""
+
+
+class TiledText(Text):
+    """Of rows in tiles."""
+
+    def __init__(self, program: KernelProgram, kernel: TiledRows, wide: str) -> None:
+        super().__init__(program, kernel, wide, may_approximate(program))
+        self.levels[0] |= {kernel.own_row}
+        self.tiles = kernel.tiles
+        self.staged = {}
+
+    def window(self, buffer: Buffer, place: Index, by=None, lanes=None) -> tuple[Window, Index] | None:
+        return None if buffer in self.tiles else super().window(buffer, place, by, lanes)
+
+
+def tiles_function(
+    program: KernelProgram, kernel: TiledRows | None, name: str, narrow: bool, pdl: bool
+) -> KernelFunction:
+    """`template <int Threads, int Team, int Split>`: `Threads / Team` rows to a block."""
+    assert kernel is not None, "only kernels that have tiles are planned so"
+    text = TiledText(program, kernel, "int" if narrow else "int64_t")
+    fills = list(kernel.tiles.values())
+    return rows_function(
+        program, kernel, name, narrow, False, pdl, text=text, brought=fills, fill=lambda: _fill(text, kernel)
+    )
+
+
+def _fill(text: TiledText, kernel: TiledRows) -> list[str]:
+    wide, row, at = text.wide, kernel.fill_row, kernel.fill_at
+    length, rows = (index_text(size, text.index_names) for size in (kernel.length, kernel.rows))
+    lines = [
+        "constexpr int kRows = Threads / Team, kAtOnce = Threads / kRows;",
+        f"constexpr int {kernel.pitch} = kRows + 1;",
+        "extern __shared__ unsigned char row_tiles[];",
+        f"const int {kernel.own_row} = threadIdx.x / Team;",
+        f"const {wide} fill_wanted = static_cast<{wide}>(blockIdx.x) * kRows + threadIdx.x % kRows;",
+        f"const {wide} {row} = fill_wanted < {rows} ? fill_wanted : 0;",
+    ]
+    before = "0"
+    for tile, load in kernel.tiles.items():
+        buffer, place = load.args
+        type = text.element(buffer.dtype)
+        lines += [
+            f"{type}* const {tile.text} = reinterpret_cast<{type}*>(row_tiles + {before});",
+            f"for ({wide} first = threadIdx.x / kRows; first < {length}; first += kAtOnce * {IN_FLIGHT}) {{",
+            f"    {type} brought[{IN_FLIGHT}];",
+            "    #pragma unroll",
+            f"    for (int item = 0; item < {IN_FLIGHT}; ++item) {{",
+            f"        const {wide} {at} = first + item * kAtOnce;",
+            f"        if ({at} < {length}) {{ brought[item] = {buffer.text}[{text.index(place)}]; }}",
+            "    }",
+            "    #pragma unroll",
+            f"    for (int item = 0; item < {IN_FLIGHT}; ++item) {{",
+            f"        const {wide} {at} = first + item * kAtOnce;",
+            f"        if ({at} < {length}) {{ {tile.text}[{at} * {kernel.pitch} + threadIdx.x % kRows] = brought[item]; }}",
+            "    }",
+            "}",
+        ]
+        before += f" + (static_cast<int64_t>({length}) * {kernel.pitch} * {buffer.dtype.itemsize} + 15) / 16 * 16"
+    return [*lines, "__syncthreads();"]
+
+
+def launch_tiles(program: KernelProgram, function: KernelFunction, sketch: RowTiles, pdl: bool) -> list[str]:
+    """As many rows to a block as shared memory holds."""
+    kernel = function.kernel
+    assert isinstance(kernel, TiledRows)
+    rows, length = in_axes(program, kernel.rows), in_axes(program, kernel.length)
+    lines = []
+    for number, count in enumerate(ROWS):
+        each = " + ".join(
+            f"(INT64_C(1) * ({length}) * {count + 1} * {tile.dtype.itemsize} + 15) / 16 * 16" for tile in kernel.tiles
+        )
+        call = f"{function.name}<{sketch.threads}, {sketch.threads // count}, 1>"
+        grid = f"static_cast<unsigned>((({rows}) + {count - 1}) / {count})"
+        head = (
+            f"{'} else ' if number else ''}if ({each} <= {ROOM[number]}) {{" if number < len(ROWS) - 1 else "} else {"
+        )
+        lines += [
+            head,
+            f"    static const int room = cudaFuncSetAttribute({call}, cudaFuncAttributeMaxDynamicSharedMemorySize, {MOST_BYTES});",
+            "    static_cast<void>(room);",
+            f"    launch_with_shared<{str(pdl).lower()}>({call}, {grid}, 1, {sketch.threads}, static_cast<int>({each}), stream, {', '.join(function.arguments)});",
+        ]
+    return [*lines, "}"]
+
+
+MOST_BYTES = 220 << 10
+"""Of a block's shared memory on sm_90."""
+ROOM = (72 << 10, 112 << 10, MOST_BYTES)
+"""What tiles of so many rows may take: three blocks, two and one to a multiprocessor."""
+
+
+def longest_row(kernel: TiledRows) -> int:
+    """Elements of a row of which a tile of the fewest rows still has room."""
+    return (MOST_BYTES - 16 * len(kernel.tiles)) // (sum(tile.dtype.itemsize for tile in kernel.tiles) * (ROWS[-1] + 1))
