@@ -8,7 +8,7 @@ from compiler.codegen import columns, ragged
 from compiler.codegen.kernels import widest_read
 from compiler.codegen.row_tiles import longest_row
 from compiler.draft.expressions import loads_of, symbols_of, walk
-from compiler.draft.partition import ROW
+from compiler.draft.partition import FLAT, ROW
 from compiler.frontend import NoProgram
 from compiler.phases import PhasesKernel
 from compiler.products import ProductKernel
@@ -62,6 +62,7 @@ class ScheduleDefaults(Frozen):
     """Packs of elements a thread."""
     along: int = 64
     """Elements of a tile along what is written."""
+    tile_threads: int = 128
     held: bool = True
     """Whether rows keep what a later pass would compute again for much."""
     clusters: bool = True
@@ -99,7 +100,7 @@ def _versions(
     )
     packs = max(min(vector, LEAST_PACK), vector * READ_BYTES // max(widest, READ_BYTES))
     if any(kernel.turned or kernel.tiled for kernel in programs(dtype, packs).kernels):
-        packs = _that_fits(programs, dtype, packs, workloads)
+        packs = _that_fits(programs, dtype, max(packs, _as_written(programs(dtype, packs), choice)), workloads)
     for width in dict.fromkeys((packs,) if lean else (packs, 1)):
         program = programs(dtype, width)
         apart = _ragged(program, vector) if width == 1 else frozenset()
@@ -122,6 +123,14 @@ def _versions(
         yield ScheduleVersion(vector=width, longest=min(held, default=None), kernels=loop)
     last = tuple(_plan(kernel, 1, None, None, choice, loops=True) for kernel in programs(dtype, 1).kernels)
     yield ScheduleVersion(vector=1, narrow=False, kernels=last)
+
+
+def _as_written(program: KernelProgram, choice: ScheduleDefaults) -> int:
+    """Elements of a pack of what is written, where tiles write it and nothing is reduced: bytes that come of floats go 16 at a time."""
+    plain = all(isinstance(k, PackedKernel) and k.layout == FLAT and not k.inner for k in program.kernels)
+    turned = [kernel for kernel in program.kernels if kernel.turned is not None]
+    least = min((buffer.dtype.itemsize for kernel in turned for buffer in program.stored(kernel)), default=choice.bytes)
+    return max(1, choice.bytes // least) if plain else 1
 
 
 def _that_fits(programs, dtype: str, packs: int, workloads: list[Workload]) -> int:
@@ -334,7 +343,7 @@ def _turned(kernel: TurnedKernel, width: int, choice: ScheduleDefaults) -> Turne
     across = LINE_BYTES // min(tile.dtype.itemsize for tile in kernel.tiles)
     while tile_bytes(kernel, choice.along, across) > SHARED_BYTES:
         across //= 2
-    return Turned(vector=width, along=choice.along, across=across, threads=choice.element_threads)
+    return Turned(vector=width, along=choice.along, across=across, threads=choice.tile_threads)
 
 
 def _holds(kernel: TurnedKernel, along: int) -> bool:
@@ -444,7 +453,7 @@ def open_numbers(
     tiled = [kernel.turned for kernel in program.kernels if kernel.turned is not None]
     if tiled:
         fitting = (along for along in (64, 32, 128) if all(_holds(turned, along) for turned in tiled))
-        numbers["ALONG"] = tuple(fitting)
+        numbers["ALONG"], numbers["THREADS"] = tuple(fitting), (128, 256, 512)
     if _row_kernels(program):
         numbers["THREADS"] = (128, 256, 512)
     tall = [kernel for kernel in program.kernels if _is_columns(kernel)]

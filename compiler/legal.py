@@ -57,8 +57,9 @@ def check_schedule(schedule: Schedule, first: Schedule, programs: Callable[[str,
         last, at = versions[-1], f"{dtype}.{len(versions) - 1}"
         total = (last.vector, last.narrow, last.longest, last.most_rows) == (1, False, None, None)
         _require(total, at, "must be total, as the last version: vector 1, narrow false, longest and most_rows null")
+        widest = max(version.vector for version in first.versions[dtype])
         for number, version in enumerate(versions):
-            _check_version(f"{dtype}.{number}", dtype, version, schedule.device, programs)
+            _check_version(f"{dtype}.{number}", dtype, version, schedule.device, programs, widest)
 
 
 def _require(holds: bool, where: str, what: str) -> None:
@@ -66,8 +67,9 @@ def _require(holds: bool, where: str, what: str) -> None:
         raise IllegalSchedule(f"{where} {what}")
 
 
-def _check_version(at: str, dtype: str, version: ScheduleVersion, device: str, programs) -> None:
-    widest = PACK_BYTES // DTYPE_BYTES[dtype] if device == "cuda" else CPU_LANES
+def _check_version(at: str, dtype: str, version: ScheduleVersion, device: str, programs, first: int) -> None:
+    """`first`: the widest packs of the compiler's own schedule."""
+    widest = max(first, PACK_BYTES // DTYPE_BYTES[dtype]) if device == "cuda" else CPU_LANES
     widths = [1 << power for power in range(widest.bit_length())]
     _require(version.vector in widths, f"{at}.vector", f"must be one of {', '.join(map(str, widths))}")
     if device == "cpu":

@@ -29,7 +29,7 @@ class Turned(Frozen):
     vector: int = 1
     along: int = 64
     across: int = 64
-    threads: int = 256
+    threads: int = 128
 
 
 class Rows(Frozen):

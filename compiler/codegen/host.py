@@ -226,7 +226,10 @@ class HostFile:
             call, grid, threads = launch_of(program, function, sketch, bool(self.open))
             return [self._launched(call, grid, threads, function.arguments, plan.pdl)]
         if isinstance(kernel, StreamKernel):
-            return self._launch_stream(program, function, plan)
+            from compiler.codegen.stream import launch_stream
+
+            self.clusters |= plan.pdl
+            return launch_stream(program, function, plan.pdl)
         if isinstance(kernel, StepsKernel):
             return steps.launch_steps(program, function)
         if isinstance(kernel, ProductKernel):
@@ -275,32 +278,6 @@ class HostFile:
             condition = f"tile_plan.lanes == {across} && tile_plan.split {'==' if parts else '>'} 1"
             head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
             lines += [head if len(arms) > 1 else "{", f"    {launched}"]
-        return [*lines, "}"]
-
-    def _launch_stream(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
-        """The host asks `plan_stream` how many queries a block takes, and how many blocks share the keys."""
-        from compiler.codegen.stream import most_group
-
-        kernel = function.kernel
-        assert isinstance(kernel, StreamKernel)
-        most = most_group(kernel, program.vector)
-        group = in_axes(program, kernel.group)
-        clusters = plan.pdl
-        lines = [
-            f"const StreamPlan stream_plan = plan_stream({in_axes(program, kernel.units)}, {group}, {in_axes(program, kernel.keys)}, {most}, {kernel.columns}, {function.ring}, {str(clusters).lower()});",
-            f"const unsigned grid_blocks = static_cast<unsigned>(({in_axes(program, kernel.units)}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
-        ]
-        arms = [(size, parts) for size in (1, 2, 4, 8) if size <= most for parts in ((1, 0) if clusters else (1,))]
-        for number, (size, parts) in enumerate(arms):
-            call = f"{function.name}<{parts}, {size}>"
-            given = ", ".join(function.arguments)
-            split = "1" if parts else "stream_plan.split"
-            self.clusters |= not parts
-            launched = f"launch_with_shared<{str(plan.pdl).lower()}>({call}, grid_blocks, {split}, 256, stream_plan.bytes, stream, {given});"
-            condition = f"stream_plan.group == {size} && stream_plan.split {'==' if parts else '>'} 1"
-            head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
-            room = f"static const int room = cudaFuncSetAttribute({call}, cudaFuncAttributeMaxDynamicSharedMemorySize, kStreamBytes);"
-            lines += [head if len(arms) > 1 else "{", f"    {room}", "    static_cast<void>(room);", f"    {launched}"]
         return [*lines, "}"]
 
     def _launch_rows_by_size(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sympy
 
 from compiler.codegen.cpu import STRIP, CpuText
-from compiler.codegen.kernels import KernelFunction, signature, wait
+from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
 from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
 from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
@@ -419,3 +419,26 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
     given = ", ".join([*parameters, "int64_t begin", "int64_t end"])
     whole = "\n".join([f"void {name}({given}) {{", *indent([line for line in body if line], 1), "}", ""])
     return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
+
+
+def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bool) -> list[str]:
+    """The host asks `plan_stream` how many queries a block takes, and how many blocks share the keys."""
+    kernel = function.kernel
+    assert isinstance(kernel, StreamKernel)
+    most = most_group(kernel, program.vector)
+    group = in_axes(program, kernel.group)
+    lines = [
+        f"const StreamPlan stream_plan = plan_stream({in_axes(program, kernel.units)}, {group}, {in_axes(program, kernel.keys)}, {most}, {kernel.columns}, {function.ring}, {str(clusters).lower()});",
+        f"const unsigned grid_blocks = static_cast<unsigned>(({in_axes(program, kernel.units)}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
+    ]
+    arms = [(size, parts) for size in (1, 2, 4, 8) if size <= most for parts in ((1, 0) if clusters else (1,))]
+    for number, (size, parts) in enumerate(arms):
+        call = f"{function.name}<{parts}, {size}>"
+        given = ", ".join(function.arguments)
+        split = "1" if parts else "stream_plan.split"
+        launched = f"launch_with_shared<{str(clusters).lower()}>({call}, grid_blocks, {split}, 256, stream_plan.bytes, stream, {given});"
+        condition = f"stream_plan.group == {size} && stream_plan.split {'==' if parts else '>'} 1"
+        head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
+        room = f"static const int room = cudaFuncSetAttribute({call}, cudaFuncAttributeMaxDynamicSharedMemorySize, kStreamBytes);"
+        lines += [head if len(arms) > 1 else "{", f"    {room}", "    static_cast<void>(room);", f"    {launched}"]
+    return [*lines, "}"]

@@ -59,7 +59,7 @@ def test_what_goes_across_is_right_in_the_emulation(form, dtype, tmp_path):
 def test_tiles_of_other_sizes_are_right(along, tmp_path):
     kernel = folder("two of them, one of bytes", "bfloat16", tmp_path)
     meaning = Meaning(kernel.spec, (kernel.folder / "reference.py").read_text())
-    choice = ScheduleDefaults(along=along, element_threads=along + 64, bytes=8 if along == 32 else 16)
+    choice = ScheduleDefaults(along=along, tile_threads=along + 64, bytes=8 if along == 32 else 16)
     sized = {"bfloat16": list(kernel.spec.workloads)}
     check_text(kernel, meaning.text(schedule(meaning.program, ("bfloat16",), sized, choice)), tmp_path)
 
@@ -76,6 +76,7 @@ def test_a_tile_that_has_no_room_is_no_schedule(tmp_path):
         return first.model_copy(update={"versions": {"float32": (changed, *first.versions["float32"][1:])}})
 
     assert isinstance(version.kernels[0].sketch, Turned)
+    assert version.vector == 8, "of bytes that are written, as many as both axes are whole packs of"
     check_schedule(with_tile(along=32, across=64), first, meaning.program)
     with pytest.raises(IllegalSchedule, match="128 by 128 have no room"):
         check_schedule(with_tile(along=128, across=128), first, meaning.program)
