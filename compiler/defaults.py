@@ -397,7 +397,7 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
 
     def changed(sketch: Sketch, longest: int | None) -> Sketch:
         threads = numbers.get("THREADS", 0)
-        if isinstance(sketch, Stream | Tiles | Steps | Phases):
+        if isinstance(sketch, RowTiles | Stream | Tiles | Steps | Phases):
             return sketch
         if isinstance(sketch, Elements):
             return sketch.model_copy(
