@@ -12,10 +12,10 @@ from compiler.draft.expressions import Expr
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram
 
-HALVED = {1: ((64, 8), (128, 8), (256, 1)), 2: ((128, 8),)}
-"""Of one product and of two at once: columns of a tile, and blocks that share a depth at most."""
-BROUGHT = 128
-"""Columns where not all sides are boxes."""
+HALVED = {1: ((64, 32, 1), (64, 64, 8), (128, 64, 8), (128, 128, 8), (128, 256, 1)), 2: ((128, 128, 8),)}
+"""Of one product and of two at once: rows and columns of a tile, and blocks that share a depth at most."""
+BROUGHT = 128, 128
+"""The tile where not all sides are boxes."""
 
 
 def stage_lines(
@@ -23,36 +23,45 @@ def stage_lines(
 ) -> tuple[list[str], list[str], list[str]]:
     """Lambdas, the call, and the parameters for boxes."""
     lefts, rights = sides_apart(kernel)
-    lines, brought, asked, maps, bytes = [], [], [], [], ["0"]
-    to = "to"
+    lines, fetched, brought, asked, maps, bytes = [], [], [], [], [], ["0"]
+    structs, members, fetches, to = [], [], [], "to"
     for word, count, first, which in (("left", len(lefts), "first_row", 0), ("right", len(rights), "first_column", 1)):
-        places, size = ("kTileRows", "kTileSide") if which == 0 else ("Columns", "Columns * kTileSteps * 2")
+        places = ("Rows", "Columns")[which]
+        size = f"{places} * kTileSteps * 2"
         for at in range(count):
-            side = sides[at][which]
-            along = str(side.along).lower()
-            lines += side.halved(f"{word}Of{at}", type, places, kind)
-            bring = f"{word}Of{at}(batch, {first}, start, {to}, thread, threads);"
-            if side.box(kind) is None:
+            side, name = sides[at][which], f"{word}Of{at}"
+            box = side.box(kind)
+            made = side.halved(name, type, places, kind)
+            lines += made.bring
+            bring = f"{name}({'read, ' if made.member else ''}batch, {first}, start, {to}, thread, threads);"
+            if made.member:
+                structs += made.structs
+                members.append(made.member)
+                fetches += made.fetch
+                fetched.append(f"{name}Fetch(read, batch, {first}, start, thread, threads);")
+            if box is None:
                 brought.append(bring)
             else:
                 maps.append(f"{word}Map{at}")
                 bytes.append(size)
                 brought.append(f"if constexpr (!kAsks) {bring}")
-                batch = "batch" if side.box(kind)[2] != 0 else "0"
+                batch = "batch" if box[2] != 0 else "0"
+                along = str(side.along).lower()
                 asked.append(f"ask_for_side<{along}, {places}>({word}Map{at}, {to}, barrier, {first}, start, {batch});")
             to = f"{to} + {size}"
+    given = ", ".join(f"[[maybe_unused]] {wide} {name}" for name in ("batch", "first_row", "first_column", "start"))
+    threads = "[[maybe_unused]] int thread, [[maybe_unused]] int threads"
     lines = [
-        "constexpr bool kAsks = Mapped && kAsksForBoxes;", *lines,
-        f"const auto bringStage = [&]([[maybe_unused]] {wide} batch, [[maybe_unused]] {wide} first_row, [[maybe_unused]] {wide} first_column, {wide} start, char* to, int thread, int threads) {{",
-        *indent(brought, 1), "};",
-        f"const auto askStage = [&]([[maybe_unused]] {wide} batch, [[maybe_unused]] {wide} first_row, [[maybe_unused]] {wide} first_column, {wide} start, uint32_t to, uint32_t barrier) {{",
-        *indent(asked, 1), "};",
+        "constexpr bool kAsks = Mapped && kAsksForBoxes;", *structs, "struct StageRead {", *indent(members, 1), "};", *lines, *fetches,
+        f"const auto fetchStage = [&]({given}, {threads}) {{", "    StageRead read;", *indent(fetched, 1), "    return read;", "};",
+        f"const auto bringStage = [&]([[maybe_unused]] const StageRead& read, {given}, char* to, {threads}) {{", *indent(brought, 1), "};",
+        f"const auto askStage = [&]({given}, uint32_t to, uint32_t barrier) {{", *indent(asked, 1), "};",
     ]  # fmt: skip
     along = ", ".join(str(side.along).lower() for side in sides[0])
     brings = "true" if len(maps) < len(lefts) + len(rights) else "!kAsks"
-    call = f"multiply_halved_tiles<{type}, Columns, Split, {len(sides)}, {len(lefts)}, {len(rights)}, {along}, kAsks ? {' + '.join(bytes)} : 0, {brings}>"
+    call = f"multiply_halved_tiles<{type}, Rows, Columns, Split, {len(sides)}, {len(lefts)}, {len(rights)}, {along}, kAsks ? {' + '.join(bytes)} : 0, {brings}>"
     parameters = [f"[[maybe_unused]] const __grid_constant__ CUtensorMap {name}" for name in maps]
-    return lines, [f"{call}(tileMemory, {sizes}, askStage, bringStage, putEight);"], parameters
+    return lines, [f"{call}(tileMemory, {sizes}, askStage, fetchStage, bringStage, putEight);"], parameters
 
 
 def sides_apart(kernel: ProductKernel) -> tuple[list[Expr], list[Expr]]:
@@ -84,38 +93,47 @@ def launch_halved(
                 continue
             begin, line, matrix = (in_axes(program, index) for index in box)
             ends = (kernel.ends[3], kernel.ends[which]) if side.along else (kernel.ends[which], kernel.ends[3])
-            lines = "64" if not side.along else "kTileRows" if which == 1 else "tile_plan.columns"
+            lines = "64" if not side.along else "tile_plan.rows" if which == 1 else "tile_plan.columns"
             buffer = value.args[0].text
             where = buffer if begin == "0" else f"{buffer} + ({begin})"
             given = ", ".join(in_axes(program, end) for end in (*ends, kernel.ends[0]))
             names.append(f"{word}Map{at}")
             made.append(f"map_side(&{names[-1]}, {type}, {where}, {given}, {line}, {matrix}, {lines})")
     all_mapped = len(names) == len(lefts) + len(rights)
+    least = 32 if kernel.along(rights[0]) else 64  # columns of a box
     cuts = [
-        (128, columns, most if clusters else 1) for columns, most in HALVED[len(kernel.sides)]
-        if columns <= BROUGHT or all_mapped
+        (rows, columns, most if clusters else 1) for rows, columns, most in HALVED[len(kernel.sides)]
+        if least <= columns and (columns <= BROUGHT[1] or all_mapped)
     ]  # fmt: skip
+    wide = any(p.startswith("int64_t ") for p in function.parameters)
+    if wide:  # a product of more than 2^31 elements has many tiles
+        cuts, clusters = [(rows, columns, 1) for rows, columns, _ in cuts[-1:]], False
     arms = []
-    more = f", {', '.join(names)}" if names else ""
 
-    def arm(condition: str, columns: int, split: int, mapped: bool) -> None:
-        call = f"{function.name}<{columns}, {split}, {str(mapped).lower()}>"
-        room = f"kTileBytes<{columns}, {len(lefts)}, {len(rights)}, {len(kernel.sides)}>"
+    def arm(condition: str, tile: tuple[int, int], split: int, mapped: bool) -> None:
+        rows, columns = tile
+        call = f"{function.name}<{rows}, {columns}, {split}, {str(mapped).lower()}>"
+        room = f"kTileBytes<{rows}, {columns}, {len(lefts)}, {len(rights)}, {len(kernel.sides)}>"
         threads = "kAskingThreads" if mapped and all_mapped else "kBringingThreads"
-        arms.append((condition, call, threads, room, more))
+        arms.append((condition, call, threads, room, f", {', '.join(names)}" if names else ""))
 
-    for _, columns, most in cuts if names else []:
+    for rows, columns, most in cuts if names else []:
         for split in (1, 0) if most > 1 else (1,):
             one = "==" if split else ">"
-            arm(f"mapped && tile_plan.columns == {columns} && tile_plan.split {one} 1", columns, split, True)
+            condition = (
+                f"mapped && tile_plan.rows == {rows} && tile_plan.columns == {columns} && tile_plan.split {one} 1"
+            )
+            arm(condition, (rows, columns), split, True)
     for split in (0, 1) if clusters else (1,):
         arm("tile_plan.split > 1" if split == 0 else "", BROUGHT, split, False)
+    _, call, threads, room, _ = arms[-2 if clusters else -1]
     return [
+        f"static const ClusterPlaces places{f'({call}, {threads}, {room})' if clusters else ''};",
         *plan_lines(cuts, sizes, "kTileSteps, halved_cycles"),
         *([f"CUtensorMap {', '.join(f'{name} = {{}}' for name in names)};", f"const bool mapped = {' && '.join(made)};"] if names else []),
-        f"{'if (!mapped) ' if names else ''}tile_plan = {{kTileRows, {BROUGHT}, tile_plan.split}};",
-        "static const Multiprocessors machine;",
+        f"{'if (!mapped) ' if names else ''}tile_plan = {{{BROUGHT[0]}, {BROUGHT[1]}, tile_plan.split}};",
         f"const int64_t all_tiles = count_tiles(tile_plan, {sizes.rpartition(', ')[0]});",
-        "const unsigned grid_blocks = static_cast<unsigned>(tile_plan.split == 1 && all_tiles > machine.count ? machine.count : all_tiles * tile_plan.split);",
+        "const bool goes_on = tile_plan.rows == 128 && tile_plan.split == 1 && all_tiles > places.of[0];  // a block from tile to tile",
+        "const unsigned grid_blocks = static_cast<unsigned>(goes_on ? places.of[0] : all_tiles * tile_plan.split);",
         *by_plan(arms, "grid_blocks", "tile_plan.split", ", ".join(function.arguments)),
     ]  # fmt: skip

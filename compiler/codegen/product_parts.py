@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import sympy
 import torch
@@ -18,6 +19,16 @@ from compiler.products import HALVES, ProductKernel
 BYTES = (torch.int8, torch.uint8)
 PACKED = (*HALVES, *BYTES, torch.float32, torch.int16, torch.int32)
 """What eight neighbours of are read at once where an operand is made of them."""
+
+
+@dataclass(frozen=True)
+class SideLines:
+    """Lambdas: one that brings a side's part of a stage, and, of a side made of packs, what it has read by then and the one that reads that."""
+
+    bring: list[str]
+    structs: list[str] = field(default_factory=list)
+    member: str = ""
+    fetch: list[str] = field(default_factory=list)
 
 
 class OperandSide:
@@ -54,10 +65,6 @@ class OperandSide:
         begin = sympy.expand(rest - line * slow - matrix * batch)
         return None if loops & (begin.free_symbols | line.free_symbols | matrix.free_symbols) else (begin, line, matrix)
 
-    def packs(self) -> tuple[list[str], list[tuple[str, str, str]], list[Expr]]:
-        axis, end = (self.step, self.ends[1]) if self.along else (self.place, self.ends[0])
-        return packs_along(self.text, self.kernel, [self.value], axis, end)
-
     def element(self, depth: int, at: str = "") -> list[str]:
         """Lines that set `theValue`; `at` is added to the axis along which neighbours lie."""
         lines, printed = print_lines(self.text, self.value)
@@ -79,9 +86,9 @@ class OperandSide:
             f"{call}({buffer.text} + ({index_text(index)}), {inside});".replace("(", "(toHere, ", 1),
         ]
 
-    def halved(self, name: str, type: str, places: str, dtype: torch.dtype) -> list[str]:
-        """A lambda that brings the side's part of a stage: (its first place, its first step, to, thread, threads)."""
-        along = str(self.along).lower()
+    def halved(self, name: str, type: str, places: str, dtype: torch.dtype) -> SideLines:
+        """How it is brought: (what was read, first place, first step, to, thread, threads)."""
+        along, wide = str(self.along).lower(), self.text.wide
         bring = (
             f"bring_side<{places}, {along}>(toStage, ofThread, ofThreads, [&](int ofPlace, int ofStep, char* toHere) {{"
         )
@@ -90,25 +97,34 @@ class OperandSide:
             bring, f"    Pack<{type}, 8> eightOf;", "    #pragma unroll 1", "    for (int ofEight = 0; ofEight < 8; ++ofEight) {", *self.element(2, " + ofEight"),
             f"        eightOf.at[ofEight] = to<{type}>(theValue);", "    }", *stored,
         ]  # fmt: skip
-        fast, quick = self.apart(8, dtype), []
-        if fast is not None:
-            quick = [bring, *indent(self.copied("copy_eight"), 1), "});"]
-        elif (packed := self.packs())[1]:
-            fast, members, (value,) = packed
-            lines, printed = print_lines(self.text, value)
-            wide, own = self.text.wide, " + ofEight"
-            at = f"const {wide} {self.place} = firstPlace + ofPlace{{}}, {self.step} = firstStep + ofStep{{}};"
-            inside = [at.format("", ""), f"if ({self.place} < {self.end} && {self.step} < {self.depth}) {{"]
-            quick = [
-                "struct PacksRead {", *(f"    Pack<{of}, 8> {pack};" for of, pack, _ in members), "};",
-                f"bring_packs<{places}, {along}, PacksRead>(toStage, ofThread, ofThreads, [&](int ofPlace, int ofStep) {{", "    PacksRead packsRead = {};",
-                *indent(inside, 1), *(f"        packsRead.{pack} = load_pack<8>({address});" for _, pack, address in members), "    }",
-                "    return packsRead;", "}, [&](const PacksRead& packsRead, int ofPlace, int ofStep, char* toHere) {", f"    Pack<{type}, 8> eightOf = {{}};",
-                *indent(inside, 1), "        #pragma unroll", "        for (int ofEight = 0; ofEight < 8; ++ofEight) {",
-                f"            [[maybe_unused]] {at.format(*(('', own) if self.along else (own, '')))}", *indent(lines, 3),
-                f"            eightOf.at[ofEight] = to<{type}>({printed});", "        }", "    }", *stored,
-            ]  # fmt: skip
-        return self.bringing(name, "Eight", "char* toStage, int ofThread, int ofThreads", fast, quick, slow)
+        more = "char* toStage, int ofThread, int ofThreads"
+        fast = self.apart(8, dtype)
+        axis, end = (self.step, self.ends[1]) if self.along else (self.place, self.ends[0])
+        flags, packs, (value,) = packs_along(self.text, self.kernel, [self.value], axis, end)
+        if fast is not None or not packs:
+            quick = [] if fast is None else [bring, *indent(self.copied("copy_eight"), 1), "});"]
+            return SideLines(self.bringing(name, "Eight", more, fast, quick, slow))
+        lines, printed = print_lines(self.text, value)
+        at = f"const {wide} {self.place} = firstPlace + ofPlace{{}}, {self.step} = firstStep + ofStep{{}};"
+        inside = [at.format("", ""), f"if ({self.place} < {self.end} && {self.step} < {self.depth}) {{"]
+        struct = f"ReadOf{name[0].upper()}{name[1:]}"
+        quick = [
+            f"store_side<{places}, {along}>(read.{name}, toStage, ofThread, ofThreads, [&](const {struct}& packsRead, int ofPlace, int ofStep, char* toHere) {{",
+            f"    Pack<{type}, 8> eightOf = {{}};", *indent(inside, 1), *(f"        const auto {pack} = unpack(packsRead.{pack});" for _, pack, _ in packs),
+            "        #pragma unroll", "        for (int ofEight = 0; ofEight < 8; ++ofEight) {",
+            f"            [[maybe_unused]] {at.format(*(('', ' + ofEight') if self.along else (' + ofEight', '')))}", *indent(lines, 3),
+            f"            eightOf.at[ofEight] = to<{type}>({printed});", "        }", "    }", *stored,
+        ]  # fmt: skip
+        own = batch_parameter(self.kernel.loops_of[0], wide)
+        fetch = [
+            f"const auto {name}Fetch = [&](StageRead& read, {own}, {wide} firstPlace, {wide} firstStep, int ofThread, int ofThreads) {{",
+            f"    {f'if ({name}ByEight) ' if flags else ''}fetch_side<{places}, {along}>(read.{name}, ofThread, ofThreads, [&](int ofPlace, int ofStep) {{",
+            f"        {struct} packsRead = {{}};", *indent(inside, 2), *(f"            packsRead.{pack} = load_words<8>({address});" for _, pack, address in packs), "        }",
+            "        return packsRead;", "    });", "};",
+        ]  # fmt: skip
+        structs = [f"struct {struct} {{", *(f"    PackInWords<{of}, 8> {pack};" for of, pack, _ in packs), "};"]
+        brings = self.bringing(name, "Eight", more, flags, quick, slow, "const StageRead& read, ")
+        return SideLines(brings, structs, f"{struct} {name}[kReads<{places}>];", fetch)
 
     def exact(self, name: str, type: str) -> list[str]:
         """A lambda that asks for the side's part of a stage: (its first place, its first step, to)."""
@@ -130,7 +146,14 @@ class OperandSide:
         return self.bringing(name, "Four", "float* toStage", fast, quick, rounds(1))
 
     def bringing(
-        self, name: str, count: str, more: str, fast: list[str] | None, quick: list[str], slow: list[str]
+        self,
+        name: str,
+        count: str,
+        more: str,
+        fast: list[str] | None,
+        quick: list[str],
+        slow: list[str],
+        before: str = "",
     ) -> list[str]:
         """The lambda `name`, which brings `quick` where the conditions `fast` hold, `slow` where one does not; None: they never do. `count`: of
         a pack, in words. `more`: its parameters behind the first place and step."""
@@ -141,7 +164,7 @@ class OperandSide:
         own = batch_parameter(batch, wide)
         return [
             *([f"const bool {flag} = {' && '.join(fast)};"] if fast else []),
-            f"const auto {name} = [&]({own}, {wide} firstPlace, {wide} firstStep, {more}) {{",
+            f"const auto {name} = [&]({before}{own}, {wide} firstPlace, {wide} firstStep, {more}) {{",
             *indent(body, 1),
             "};",
         ]
@@ -171,7 +194,7 @@ def packs_along(
         name = names.get(of.args[:2]) if of.op == "load" else None
         if name is None or (of is not e and of.args[0].dtype not in BYTES):
             return None
-        one = f"float_of(packsRead.{name}, ofEight)" if of is not e else f"packsRead.{name}.at[ofEight]"
+        one = f"float_of({name}, ofEight)" if of is not e else f"{name}.at[ofEight]"
         return make("scalar", f"to_float({one})" if of.args[0].dtype in HALVES else one, type=e.type)
 
     return list(dict.fromkeys(flags)), packs, [put(value, packed) for value in values]
@@ -211,8 +234,7 @@ def put_eight(text: Text, kernel: ProductKernel, stores: list[StoreStatement]) -
     ]  # fmt: skip
     quick = [
         f"const bool isInside = {inside};", f"const {wide} {m} = isInside ? firstM : 0, firstColumn = isInside ? firstN : 0;",
-        *(["struct PacksRead {", *(f"    Pack<{type}, 8> {name};" for type, name, _ in packs), "} packsRead;", "{", f"    const {wide} {n} = firstColumn;",
-           *(f"    packsRead.{name} = load_pack<8>({where});" for _, name, where in packs), "}"] if packs else []),
+        *(f"const auto {name} = [&]({wide} {n}) {{ return load_pack<8>({where}); }}(firstColumn);" for _, name, where in packs),
         *(declared for declared, _ in kept), "#pragma unroll", "for (int ofEight = 0; ofEight < 8; ++ofEight) {",
         f"    [[maybe_unused]] {each.format('firstColumn')}", *indent([*named, *quick], 1), "}",
         "if (isInside) {", f"    const {wide} {n} = firstColumn;", *(f"    {stored}" for _, stored in kept), "}",
@@ -257,7 +279,7 @@ def print_lines(text: Text, expr: Expr) -> tuple[list[str], str]:
 def plan_lines(cuts: Sequence[tuple[int, int, int]], sizes: str, how: str) -> list[str]:
     return [
         f"constexpr TilePlan cuts[] = {{{', '.join('{' + ', '.join(map(str, cut)) + '}' for cut in cuts)}}};",
-        f"TilePlan tile_plan = plan_tiles(cuts, {len(cuts)}, {sizes}, {how});",
+        f"TilePlan tile_plan = plan_tiles(cuts, {len(cuts)}, places, {sizes}, {how});",
     ]
 
 

@@ -21,8 +21,10 @@ EXACT = ((128, 128), (64, 64))
 
 def preludes(texts: str) -> list[str]:
     """What stands in front of kernels of tiles, of which `texts` has some."""
-    kinds = sorted(set(re.findall(r"multiply_halved_tiles<(\w+), Columns, Split, \d, \d, \d, (\w+), (\w+),", texts)))
-    widths = sorted({columns for cuts in HALVED.values() for columns, _ in cuts})
+    kinds = sorted(
+        set(re.findall(r"multiply_halved_tiles<(\w+), Rows, Columns, Split, \d, \d, \d, (\w+), (\w+),", texts))
+    )
+    widths = sorted({columns for cuts in HALVED.values() for _, columns, _ in cuts})
     multiply = [hopper.wgmma(type, left, right, columns) for type, left, right in kinds for columns in widths]
     tiles = re.sub(r"  // tune: .*", "", tensor_cores.PRELUDE)
     halved = [_cuda("halved_tiles").replace("// WGMMA\n", "".join(multiply))] if kinds else []
@@ -37,7 +39,7 @@ def _cuda(name: str) -> str:
 
 
 def product_function(program: KernelProgram, kernel: ProductKernel, name: str, narrow: bool) -> KernelFunction:
-    """`template <int Rows, int Columns, int Split>`; of 16-bit operands `template <int Columns, int Split, bool Mapped>`, the last: boxes are asked for."""
+    """`template <int Rows, int Columns, int Split>`, of 16-bit operands also `bool Mapped`: boxes are asked for."""
     text = Text(program, kernel, "int" if narrow else "int64_t", program.dtype in ("float16", "bfloat16"))
     text.levels = [set(), set()]
     stores = [StoreStatement(s.definition.outs[0], s.places[0], kernel.leaf(s.value), 0, False) for s in kernel.stores]
@@ -55,7 +57,8 @@ def product_function(program: KernelProgram, kernel: ProductKernel, name: str, n
         brings, call, maps = stage_lines(kernel, sides, element_type(kind), kind, wide, sizes)
         asks = len(maps) == sum(map(len, sides_apart(kernel)))
         threads = "Mapped ? kAskingThreads : kBringingThreads" if asks else "kBringingThreads"
-        bound, template = f"{threads}, 1", "int Columns, int Split, bool Mapped"
+        bound = f"{threads}, Rows == 64 ? 2 : 1" if asks else f"{threads}, 1"
+        template += ", bool Mapped"
     else:
         brings, call = _exact(text, kernel, sides[0], wide, sizes)
         bound = "kThreads, Rows == 128 ? 1 : 2"
@@ -116,6 +119,7 @@ def _launch_exact(
             arms.append((condition, f"{function.name}<{rows}, {columns}, {split}>", "kThreads", room, ""))
     grid = "static_cast<unsigned>(count_tiles(tile_plan, {}) * tile_plan.split)".format(sizes.rpartition(", ")[0])
     return [
+        "static const ClusterPlaces places;",
         *plan_lines([(*cut, 8 if clusters else 1) for cut in EXACT], sizes, "kDepth, exact_cycles"),
         *by_plan(arms, grid, "tile_plan.split", ", ".join(function.arguments)),
     ]

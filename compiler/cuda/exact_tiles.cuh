@@ -27,7 +27,7 @@ __device__ __forceinline__ void multiply_exact_tile(float* memory, Index rows, I
         }
     }
     meet_in_cluster<Split>();
-    put_together<Rows, Columns, Split, 1>(memory, kThreads, batch, first_row, first_column, [&](Index, Index row, Index column, float (&of)[1][8]) {
+    put_together<Rows, Columns, Split, 1, 1>(memory, kThreads, batch, first_row, first_column, [&](Index, Index row, Index column, float (&of)[1][8]) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             if (!(fabsf(of[0][i]) < INFINITY)) {  // rounding an operand may have made it so: by plain multiply-adds

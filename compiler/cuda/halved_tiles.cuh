@@ -1,16 +1,22 @@
-// A tile of 16-bit operands: 128 rows, 64 steps of K a stage, which has the left sides and behind them the right ones. On Hopper two warp groups
-// multiply what is there (wgmma) while one thread asks for boxes of the next stages (TMA), or two groups in turn bring what no box holds. Elsewhere all threads bring a stage, and eight warps multiply it
-// (mma.sync), for which nothing was measured.
-constexpr int kMakers = 256, kAskingThreads = kMakers + 128, kBringingThreads = kMakers + 256, kTileRows = 128, kTileSteps = 64, kTileSide = kTileRows * kTileSteps * 2;
-template <int Columns, int Lefts, int Rights>
-constexpr int kTileStage = Lefts * kTileSide + Rights * Columns * kTileSteps * 2;
-template <int Columns, int Lefts, int Rights>
-constexpr int kTileSlots = kArchitectures[0] != 900 ? 1 : 227 * 1024 / (kTileStage<Columns, Lefts, Rights> + 16) < 8 ? 227 * 1024 / (kTileStage<Columns, Lefts, Rights> + 16) : 8;
-// The ring, or the sums of blocks that share a depth.
-template <int Columns, int Lefts, int Rights, int Products>
-constexpr int kTileBytes = kTileSlots<Columns, Lefts, Rights> * (kTileStage<Columns, Lefts, Rights> + 16) > Products * kTileRows * kSumsLine<Columns> * 4
-                               ? kTileSlots<Columns, Lefts, Rights> * (kTileStage<Columns, Lefts, Rights> + 16)
-                               : Products * kTileRows * kSumsLine<Columns> * 4;
+// A tile of 16-bit operands: 128 or 64 rows, 64 steps of K a stage, which has the left sides and behind them the right ones. On Hopper two warp
+// groups multiply what is there (wgmma), of 128 rows a half each, of 64 rows every other stage each; one thread asks for boxes of the next stages
+// (TMA), or two groups in turn bring what no box holds. Elsewhere all threads bring a stage, and eight warps multiply it (mma.sync), for which
+// nothing was measured.
+constexpr int kMakers = 256, kAskingThreads = kMakers + 128, kBringingThreads = kMakers + 256, kTileSteps = 64;
+template <int Rows, int Columns, int Lefts, int Rights>
+constexpr int kTileStage = (Lefts * Rows + Rights * Columns) * kTileSteps * 2;
+// Of 64 rows two blocks share a multiprocessor.
+template <int Rows, int Columns, int Lefts, int Rights>
+constexpr int kRingSlots = (Rows == 64 ? 112 : 227) * 1024 / (kTileStage<Rows, Columns, Lefts, Rights> + 16);
+template <int Rows, int Columns, int Lefts, int Rights>
+constexpr int kTileSlots = kArchitectures[0] != 900 ? 1 : kRingSlots<Rows, Columns, Lefts, Rights> < 8 ? kRingSlots<Rows, Columns, Lefts, Rights> : 8;
+// Sums that are added in shared memory: those of two groups, or of blocks that share a depth.
+template <int Columns, int Products>
+constexpr int kSumsBytes = Products * 128 * kSumsLine<Columns> * 4;
+template <int Rows, int Columns, int Lefts, int Rights>
+constexpr int kRingBytes = kTileSlots<Rows, Columns, Lefts, Rights> * (kTileStage<Rows, Columns, Lefts, Rights> + 16);
+template <int Rows, int Columns, int Lefts, int Rights, int Products>
+constexpr int kTileBytes = kRingBytes<Rows, Columns, Lefts, Rights> > kSumsBytes<Columns, Products> ? kRingBytes<Rows, Columns, Lefts, Rights> : kSumsBytes<Columns, Products>;
 
 // Where eight neighbours lie in their side's part of a stage, in bytes: where those are steps, a place's 64 are a line, else a step's 64 places
 // are; the 16 bytes p of line l are at p ^ l % 8, as wgmma reads them.
@@ -29,27 +35,41 @@ __device__ __forceinline__ void bring_side(char* to, int thread, int threads, Br
     }
 }
 
-// The same where an eight is made of what is read first: four at a time are under way.
-template <int Places, bool AlongK, typename Read, typename Fetch, typename Store>
-__device__ __forceinline__ void bring_packs(char* to, int thread, int threads, Fetch fetch, Store store) {
-    constexpr int kCount = Places * kTileSteps / 8;
-    const auto place = [](int eight) { return AlongK ? eight / 8 : eight % (Places / 8) * 8; };
-    const auto step = [](int eight) { return AlongK ? eight % 8 * 8 : eight / (Places / 8); };
-    for (int first = thread; first < kCount; first += 4 * threads) {
-        Read read[4];
+// A pack that waits, in whole registers.
+template <typename T, int Items>
+struct alignas(sizeof(T) * Items < 16 ? sizeof(T) * Items : 16) PackInWords {
+    uint32_t words[sizeof(T) * Items / 4];
+};
+template <int Items, typename T>
+__device__ __forceinline__ PackInWords<T, Items> load_words(const T* from) {
+    return *reinterpret_cast<const PackInWords<T, Items>*>(from);
+}
+template <typename T, int Items>
+__device__ __forceinline__ Pack<T, Items> unpack(const PackInWords<T, Items>& from) {
+    return *reinterpret_cast<const Pack<T, Items>*>(&from);
+}
+
+// The same in two steps where an eight is made of what is read: all of a stage is read while another is multiplied.
+template <int Places>
+constexpr int kReads = Places * kTileSteps / 8 / 128;
+template <int Places, bool AlongK, typename Read, typename Fetch>
+__device__ __forceinline__ void fetch_side(Read (&read)[kReads<Places>], int thread, int threads, Fetch fetch) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int eight = first + i * threads;
-            if (eight < kCount) {
-                read[i] = fetch(place(eight), step(eight));
-            }
+    for (int i = 0; i < kReads<Places>; ++i) {
+        const int eight = thread + i * threads;
+        if (eight < Places * kTileSteps / 8) {
+            read[i] = fetch(AlongK ? eight / 8 : eight % (Places / 8) * 8, AlongK ? eight % 8 * 8 : eight / (Places / 8));
         }
+    }
+}
+template <int Places, bool AlongK, typename Read, typename Store>
+__device__ __forceinline__ void store_side(const Read (&read)[kReads<Places>], char* to, int thread, int threads, Store store) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int eight = first + i * threads;
-            if (eight < kCount) {
-                store(read[i], place(eight), step(eight), to + eight_at<AlongK>(place(eight), step(eight)));
-            }
+    for (int i = 0; i < kReads<Places>; ++i) {
+        const int eight = thread + i * threads;
+        if (eight < Places * kTileSteps / 8) {
+            const int place = AlongK ? eight / 8 : eight % (Places / 8) * 8, step = AlongK ? eight % 8 * 8 : eight / (Places / 8);
+            store(read[i], place, step, to + eight_at<AlongK>(place, step));
         }
     }
 }
@@ -125,10 +145,10 @@ __device__ __forceinline__ float half_of(uint32_t two, int which) {
     const uint16_t bits = which ? two >> 16 : two & 0xffff;
     return to_float(*reinterpret_cast<const T*>(&bits));
 }
-// A warp's 16 rows += 16 steps from `step` on.
-template <typename T, bool LeftAlongK, bool RightAlongK, int Sums>
+// A warp's 16 rows of `Rows` += 16 steps from `step` on.
+template <int Rows, typename T, bool LeftAlongK, bool RightAlongK, int Sums>
 __device__ __forceinline__ void multiply_sixteen(Operands<T, LeftAlongK, RightAlongK>, float (&d)[Sums], const char* left, const char* right, int step) {
-    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+    const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % (Rows / 16) * 16 + lane / 4;
 #if __CUDA_ARCH__ >= 800
     uint32_t a[4], b[2];
     for (int e = 0; e < 4; ++e) {
@@ -162,6 +182,8 @@ __device__ __forceinline__ void multiply_sixteen(Operands<T, LeftAlongK, RightAl
 }
 #endif
 
+__device__ __forceinline__ void meet_makers() { asm volatile("bar.sync 1, %0;" ::"n"(kMakers) : "memory"); }
+
 // Lane q of four has a number of each of four groups; it gets the four of group q.
 __device__ __forceinline__ void exchange_in_fours(float (&numbers)[4]) {
     const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
@@ -179,44 +201,49 @@ __device__ __forceinline__ void exchange_in_fours(float (&numbers)[4]) {
     }
 }
 
-// All tiles of a block. ask(batch, row, column, step, to, barrier) asks for the boxes of a stage, of `Asked` bytes in all;
-// bring(batch, row, column, step, to, thread, threads) brings the rest of it. put(batch, row, column, sums of each product) takes eight
+// All tiles of a block. ask(batch, row, column, step, to, barrier) asks for the boxes of a stage, of `Asked` bytes in all; the rest of it is what
+// fetch(batch, row, column, step, thread, threads) reads and bring(what was read, batch, row, column, step, to, thread, threads) makes and brings. put(batch, row, column, sums of each product) takes eight
 // neighbouring columns. Where `Split` is 0, the blocks of a cluster share a depth.
-template <typename T, int Columns, int Split, int Products, int Lefts, int Rights, bool LeftAlongK, bool RightAlongK, int Asked, bool Brings, typename Index, typename Ask, typename Bring, typename Put>
-__device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batches, Index rows, Index columns, Index depth, Ask ask, Bring bring, Put put) {
-    constexpr int kSlots = kTileSlots<Columns, Lefts, Rights>, kStage = kTileStage<Columns, Lefts, Rights>, kSums = Columns / 2;
+template <typename T, int Rows, int Columns, int Split, int Products, int Lefts, int Rights, bool LeftAlongK, bool RightAlongK, int Asked, bool Brings, typename Index, typename Ask, typename Fetch, typename Bring, typename Put>
+__device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batches, Index rows, Index columns, Index depth, Ask ask, Fetch fetch, Bring bring, Put put) {
+    constexpr int kSlots = kTileSlots<Rows, Columns, Lefts, Rights>, kStage = kTileStage<Rows, Columns, Lefts, Rights>, kGroups = Rows == 64 ? 2 : 1, kSums = Columns / 2;
     char* const slots = reinterpret_cast<char*>(memory);
     const Operands<T, LeftAlongK, RightAlongK> kind;
     const int parts = blocks_of_cluster<Split>(), part = part_of_cluster<Split>();
     const Index stages = (depth + kTileSteps - 1) / kTileSteps, from = stages * part / parts, to = stages * (part + 1) / parts;
-    const int64_t of_batch = static_cast<int64_t>((rows + kTileRows - 1) / kTileRows) * ((columns + Columns - 1) / Columns);
+    const int64_t of_batch = static_cast<int64_t>((rows + Rows - 1) / Rows) * ((columns + Columns - 1) / Columns);
     const bool makes = threadIdx.x < kMakers;
-    const auto left_of = [](int product) { return (product < Lefts ? product : 0) * kTileSide; };
-    const auto right_of = [](int product) { return Lefts * kTileSide + (product < Rights ? product : 0) * Columns * kTileSteps * 2; };
-    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    const auto left_of = [](int product) { return (product < Lefts ? product : 0) * Rows * kTileSteps * 2; };
+    const auto right_of = [](int product) { return Lefts * Rows * kTileSteps * 2 + (product < Rights ? product : 0) * Columns * kTileSteps * 2; };
+    const int group = threadIdx.x / 128, row = threadIdx.x / 32 % (Rows / 16) * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
     const auto each_tile = [&](auto does) {
         for (int64_t tile = blockIdx.x / parts; tile < of_batch * batches; tile += gridDim.x / parts) {
             Index first_row, first_column;
-            find_tile<kTileRows, Columns>(static_cast<int>(tile % of_batch), rows, columns, first_row, first_column);
+            find_tile<Rows, Columns>(static_cast<int>(tile % of_batch), rows, columns, first_row, first_column);
             does(static_cast<Index>(tile / of_batch), first_row, first_column);
         }
     };
     // Of the threads that have sums, which have met since anybody read a stage.
     const auto put_sums = [&](const float (&sums)[Products][kSums], Index batch, Index first_row, Index first_column) {
-        if constexpr (Split == 0) {
+        if constexpr (Split == 0 || kGroups == 2) {
+            float* const own = memory + group % kGroups * Products * Rows * kSumsLine<Columns>;
 #pragma unroll
             for (int product = 0; product < Products; ++product) {
 #pragma unroll
                 for (int i = 0; i < kSums; i += 2) {
-                    *reinterpret_cast<float2*>(memory + (product * kTileRows + row + i % 4 / 2 * 8) * kSumsLine<Columns> + column + i / 4 * 8) = make_float2(sums[product][i], sums[product][i + 1]);
+                    *reinterpret_cast<float2*>(own + (product * Rows + row + i % 4 / 2 * 8) * kSumsLine<Columns> + column + i / 4 * 8) = make_float2(sums[product][i], sums[product][i + 1]);
                 }
             }
-            meet_in_cluster<Split>();
-            put_together<kTileRows, Columns, Split, Products>(memory, kMakers, batch, first_row, first_column, put);
+            if constexpr (Split == 0) {
+                meet_in_cluster<Split>();
+            } else {
+                meet_makers();
+            }
+            put_together<Rows, Columns, Split, Products, kGroups>(memory, kMakers, batch, first_row, first_column, put);
             leave_cluster<Split>();
         } else {
 #pragma unroll
-            for (int group = 0; group < Columns / 32; ++group) {
+            for (int wide = 0; wide < Columns / 32; ++wide) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     float eight[Products][8];
@@ -227,7 +254,7 @@ __device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batch
                             float four[4];
 #pragma unroll
                             for (int j = 0; j < 4; ++j) {
-                                four[j] = sums[product][group * 16 + j * 4 + half * 2 + odd];
+                                four[j] = sums[product][wide * 16 + j * 4 + half * 2 + odd];
                             }
                             exchange_in_fours(four);
 #pragma unroll
@@ -236,7 +263,7 @@ __device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batch
                             }
                         }
                     }
-                    put(batch, first_row + row + half * 8, first_column + threadIdx.x % 4 * 8 + group * 32, eight);
+                    put(batch, first_row + row + half * 8, first_column + threadIdx.x % 4 * 8 + wide * 32, eight);
                 }
             }
         }
@@ -244,37 +271,43 @@ __device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batch
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     const uint32_t first = shared_address(slots), full = first + kSlots * kStage, empty = full + kSlots * 8;
     int slot = 0, phase = 0;
-    const auto next = [&] {
-        slot = slot == kSlots - 1 ? 0 : slot + 1;
-        phase ^= slot == 0;
+    const auto go_on = [&](int by) {
+        slot += by;
+        phase ^= slot >= kSlots;
+        slot -= slot >= kSlots ? kSlots : 0;
     };
     if (threadIdx.x == 0) {
         for (int i = 0; i < kSlots; ++i) {
             begin_barrier(full + i * 8, (Asked > 0) + (Brings ? 128 : 0));
-            begin_barrier(empty + i * 8, kMakers / 32);
+            begin_barrier(empty + i * 8, kMakers / 32 / kGroups);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     if (!makes) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Brings ? 88 : 40));
+        if constexpr (kGroups == 1) {
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Brings ? 88 : 40));
+        }
         int turn = (threadIdx.x - kMakers) / 128;
         each_tile([&](Index batch, Index first_row, Index first_column) {
             if (Brings || threadIdx.x == kMakers) {
+                const int thread = threadIdx.x % 128;
+                auto read = fetch(batch, first_row, first_column, (from + turn) * kTileSteps, thread, 128);
                 for (Index stage = from; stage < to; ++stage) {
                     if (!Brings || turn == 0) {
                         wait_at(empty + slot * 8, phase ^ 1);
-                        if (Asked > 0 && threadIdx.x % 128 == 0) {
+                        if (Asked > 0 && thread == 0) {
                             expect_bytes(full + slot * 8, Asked);
                             ask(batch, first_row, first_column, stage * kTileSteps, first + slot * kStage, full + slot * 8);
                         }
                         if constexpr (Brings) {
-                            bring(batch, first_row, first_column, stage * kTileSteps, slots + slot * kStage, threadIdx.x % 128, 128);
+                            bring(read, batch, first_row, first_column, stage * kTileSteps, slots + slot * kStage, thread, 128);
                             arrive_with_copies(full + slot * 8);
+                            read = fetch(batch, first_row, first_column, (stage + 2) * kTileSteps, thread, 128);
                         }
                     }
                     turn ^= 1;
-                    next();
+                    go_on(1);
                 }
             }
             if constexpr (Split == 0) {
@@ -284,54 +317,55 @@ __device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batch
             }
         });
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Brings ? 168 : 232));
+        if constexpr (kGroups == 1) {
+            asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Brings ? 168 : 232));
+        }
         const auto release = [&](int which) {
             if (threadIdx.x % 32 == 0) arrive_at(empty + which * 8);
         };
         each_tile([&](Index batch, Index first_row, Index first_column) {
             float sums[Products][kSums] = {};
-            if (first_row + static_cast<Index>(threadIdx.x / 128 * 64) < rows) {
-                int before = -1;
-                for (Index stage = from; stage < to; ++stage) {
-                    wait_at(full + slot * 8, phase);
-                    if constexpr (Brings) {
-                        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what other threads' copies and stores have brought
-                    }
+            const int height = kGroups == 1 ? group * 64 : 0;
+            const bool has_rows = first_row + height < rows;
+            int before = -1;
+            if constexpr (kGroups == 2) {
+                slot = group;  // its block has one tile
+            }
+            for (Index stage = from + (kGroups == 1 ? 0 : group); stage < to; stage += kGroups) {
+                wait_at(full + slot * 8, phase);
+                if constexpr (Brings) {
+                    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what other threads' copies and stores have brought
+                }
+                if (kGroups == 2 || has_rows) {
                     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
                     const uint32_t here = first + slot * kStage;
 #pragma unroll
                     for (int step = 0; step < kTileSteps / 16; ++step) {
 #pragma unroll
                         for (int product = 0; product < Products; ++product) {
-                            const uint32_t a = here + left_of(product) + threadIdx.x / 128 * (kTileSide / 2), b = here + right_of(product);
+                            const uint32_t a = here + left_of(product) + height * 128, b = here + right_of(product);
                             multiply_sixteen(
                                 kind, sums[product], lines_at<LeftAlongK>(a + step * (LeftAlongK ? 32 : 2048)), lines_at<RightAlongK>(b + step * (RightAlongK ? 32 : 2048)), 1);
                         }
                     }
                     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                    if (before >= 0) release(before);
-                    before = slot;
-                    next();
                 }
-                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-                for (int product = 0; product < Products; ++product) {
-#pragma unroll
-                    for (int i = 0; i < kSums; ++i) {
-                        asm volatile("" : "+f"(sums[product][i])::"memory");  // nobody reads them above this line
-                    }
-                }
+                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                 if (before >= 0) release(before);
-            } else {  // a group whose rows are all below the last
-                for (Index stage = from; stage < to; ++stage) {
-                    wait_at(full + slot * 8, phase);
-                    release(slot);
-                    next();
+                before = slot;
+                go_on(kGroups);
+            }
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+            for (int product = 0; product < Products; ++product) {
+#pragma unroll
+                for (int i = 0; i < kSums; ++i) {
+                    asm volatile("" : "+f"(sums[product][i])::"memory");  // nobody reads them above this line
                 }
             }
-            if constexpr (Split == 0) {
-                asm volatile("bar.sync 1, %0;" ::"n"(kMakers) : "memory");
+            if (before >= 0) release(before);
+            if constexpr (Split == 0 || kGroups == 2) {
+                meet_makers();
             }
             put_sums(sums, batch, first_row, first_column);
         });
@@ -341,21 +375,21 @@ __device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batch
         float sums[Products][kSums] = {};
         for (Index stage = from; stage < to; ++stage) {
             __syncthreads();  // nobody reads the stage before any more
-            bring(batch, first_row, first_column, stage * kTileSteps, slots, threadIdx.x, blockDim.x);
+            bring(fetch(batch, first_row, first_column, stage * kTileSteps, threadIdx.x, blockDim.x), batch, first_row, first_column, stage * kTileSteps, slots, threadIdx.x, blockDim.x);
             end_group();
             wait_for_groups<0>();
             __syncthreads();
-            if (makes) {
+            if (makes && (kGroups == 1 || (stage - from) % 2 == group)) {
 #pragma unroll
                 for (int product = 0; product < Products; ++product) {
 #pragma unroll
                     for (int step = 0; step < kTileSteps; step += 16) {
-                        multiply_sixteen(kind, sums[product], slots + left_of(product), slots + right_of(product), step);
+                        multiply_sixteen<Rows>(kind, sums[product], slots + left_of(product), slots + right_of(product), step);
                     }
                 }
             }
         }
-        if constexpr (Split == 0) {
+        if constexpr (Split == 0 || kGroups == 2) {
             __syncthreads();
         }
         if (makes) {
@@ -399,5 +433,5 @@ inline bool map_side(CUtensorMap* map, CUtensorMapDataType type, const void* fro
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// As measured on an H200, where all multiprocessors read.
-inline double halved_cycles(int, int columns) { return 215 + 3.85 * columns; }
+// As measured on an H200, where all multiprocessors read; of 64 rows as what is read lets expect.
+inline double halved_cycles(int rows, int columns) { return rows == 64 ? 60 + 2.6 * (64 + columns) : 215 + 3.85 * columns; }

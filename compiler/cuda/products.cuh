@@ -14,9 +14,9 @@ __device__ __forceinline__ int part_of_cluster() {
 template <int Columns>
 constexpr int kSumsLine = Columns + 4;
 
-// Eight neighbouring columns at a time: put(batch, row, column, sums of each product). The blocks of a cluster add what each has, and each puts
-// its share of the rows; two eights of a thread are under way.
-template <int Rows, int Columns, int Split, int Products, typename Index, typename Put>
+// Eight neighbouring columns at a time: put(batch, row, column, sums of each product). The groups of a block and the blocks of a
+// cluster add what each has, and each block puts its share of the rows; two eights of a thread are under way.
+template <int Rows, int Columns, int Split, int Products, int Groups, typename Index, typename Put>
 __device__ __forceinline__ void put_together(const float* sums, int threads, Index batch, Index first_row, Index first_column, Put put) {
     constexpr int kPlane = Rows * kSumsLine<Columns>, kAcross = Columns / 8;
     const int parts = blocks_of_cluster<Split>(), rows = Rows / parts, begin = part_of_cluster<Split>() * rows;
@@ -29,14 +29,15 @@ __device__ __forceinline__ void put_together(const float* sums, int threads, Ind
                 const int eight = first + i * threads < rows * kAcross ? first + i * threads : first;
                 const float* line = theirs + (begin + eight / kAcross) * kSumsLine<Columns> + eight % kAcross * 8;
 #pragma unroll
-                for (int product = 0; product < Products; ++product) {
+                for (int plane = 0; plane < Groups * Products; ++plane) {
+                    float(&to)[8] = all[i][plane % Products];
 #pragma unroll
                     for (int four = 0; four < 8; four += 4) {
-                        const float4 got = *reinterpret_cast<const float4*>(line + product * kPlane + four);
-                        all[i][product][four] += got.x;
-                        all[i][product][four + 1] += got.y;
-                        all[i][product][four + 2] += got.z;
-                        all[i][product][four + 3] += got.w;
+                        const float4 got = *reinterpret_cast<const float4*>(line + plane * kPlane + four);
+                        to[four] += got.x;
+                        to[four + 1] += got.y;
+                        to[four + 2] += got.z;
+                        to[four + 3] += got.w;
                     }
                 }
             }
@@ -60,21 +61,52 @@ inline int64_t count_tiles(TilePlan plan, int64_t batches, int64_t rows, int64_t
     return batches * ((rows + plan.rows - 1) / plan.rows) * ((columns + plan.columns - 1) / plan.columns);
 }
 
+// Clusters of 1, 2, 4 and 8 blocks that run at once, where a multiprocessor has one: fewer than their blocks, since a cluster lies in one part of
+// the device.
+struct ClusterPlaces {
+    int of[4];
+
+    ClusterPlaces() {
+        const Multiprocessors device;
+        for (int i = 0; i < 4; ++i) {
+            of[i] = device.count >> i;
+        }
+    }
+    template <typename Kernel>
+    ClusterPlaces(Kernel kernel, int threads, int bytes) : ClusterPlaces() {
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        for (int i = 1; i < 4; ++i) {
+            cudaLaunchAttribute cluster = {};
+            cluster.id = cudaLaunchAttributeClusterDimension;
+            cluster.val.clusterDim.x = 1 << i;
+            cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+            cudaLaunchConfig_t config = {};
+            config.gridDim = dim3(1 << i);
+            config.blockDim = dim3(threads);
+            config.dynamicSmemBytes = bytes;
+            config.attrs = &cluster;
+            config.numAttrs = 1;
+            int count = 0;
+            of[i] = cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess && count > 0 ? count : 1;
+        }
+    }
+};
+
 // The cut that is soonest done by what a stage takes and how many rounds of blocks there are. `cycles(rows, columns)`: of a stage of `steps` steps.
 template <typename Cycles>
-inline TilePlan plan_tiles(const TilePlan* cuts, int count, int64_t batches, int64_t rows, int64_t columns, int64_t depth, int steps, Cycles cycles) {
-    static const Multiprocessors device;
+inline TilePlan plan_tiles(
+    const TilePlan* cuts, int count, const ClusterPlaces& places, int64_t batches, int64_t rows, int64_t columns, int64_t depth, int steps, Cycles cycles) {
     TilePlan best = {cuts[0].rows, cuts[0].columns, 1};
     double least = 0.0;
     for (int at = 0; at < count; ++at) {
-        for (TilePlan plan = {cuts[at].rows, cuts[at].columns, 1}; plan.split <= cuts[at].split; plan.split *= 2) {
+        TilePlan plan = {cuts[at].rows, cuts[at].columns, 1};
+        for (int doubled = 0; plan.split <= cuts[at].split; plan.split *= 2, ++doubled) {
             const int64_t stages = (depth + steps - 1) / steps / plan.split;
             if (plan.split > 1 && stages < 4) {
                 break;
             }
-            const int64_t at_once = device.count / plan.split;
-            const int64_t rounds = (count_tiles(plan, batches, rows, columns) + at_once - 1) / at_once;
-            const double time = rounds * (stages * cycles(plan.rows, plan.columns) + 600 + 8.0 * plan.columns + (plan.split > 1 ? 1500 : 0));
+            const int64_t rounds = (count_tiles(plan, batches, rows, columns) + places.of[doubled] - 1) / places.of[doubled];
+            const double time = rounds * (stages * cycles(plan.rows, plan.columns) + 600 + 8.0 * plan.columns + (plan.split > 1 ? 4000 + 16 * plan.columns : 0));
             if (least == 0.0 || time < least) {
                 least = time;
                 best = plan;

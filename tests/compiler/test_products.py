@@ -95,6 +95,14 @@ def test_tiles_of_256_columns(form, tmp_path):
     right(tmp_path, cut(source(*written(tmp_path, form)), 128, 256, 1))
 
 
+@pytest.mark.parametrize(
+    ("form", "columns", "split"),
+    [("float16, a linear layer", 32, 1), ("bfloat16, both across", 64, 1), ("float16, across and along", 64, 2), ("bfloat16 by bytes", 64, 1)],
+)  # fmt: skip
+def test_tiles_of_64_rows_whose_groups_take_stages_in_turn(form, columns, split, tmp_path):
+    right(tmp_path, cut(source(*written(tmp_path, form)), 64, columns, split))
+
+
 def test_operands_at_odd_addresses_are_no_boxes(tmp_path):
     (tmp_path / "candidate.cu").write_text(source(*written(tmp_path, "float16, a linear layer")))
     done = emulated(tmp_path, tmp_path / "candidate.cu", "1", "3")
