@@ -25,13 +25,19 @@ def preludes(texts: str) -> list[str]:
         set(re.findall(r"multiply_halved_tiles<(\w+), Rows, Columns, Split, \d, \d, \d, (\w+), (\w+),", texts))
     )
     widths = sorted({columns for cuts in HALVED.values() for _, columns, _ in cuts})
-    multiply = [hopper.wgmma(type, left, right, columns) for type, left, right in kinds for columns in widths]
+    multiply = [_multiply(*kind, columns) for kind in kinds for columns in widths]
     tiles = re.sub(r"  // tune: .*", "", tensor_cores.PRELUDE)
     halved = [_cuda("halved_tiles").replace("// WGMMA\n", "".join(multiply))] if kinds else []
     exact = [_cuda("exact_tiles")] if "multiply_exact_tile<" in texts else []
     return [
         tensor_cores.ARCHITECTURES, tensor_cores.TILES, tiles, hopper.PRELUDE, _cuda("products"), *halved, *exact,
     ]  # fmt: skip
+
+
+def _multiply(type: str, left: str, right: str, columns: int) -> str:
+    function = f"multiply_sixteen(Operands<{type}, {left}, {right}>, float (&d)[{columns // 2}], uint64_t left, uint64_t right, int adds)"
+    across = ", ".join("0" if along == "true" else "1" for along in (left, right))
+    return hopper.wgmma(function, columns, {"__half": "f16", "__nv_bfloat16": "bf16"}[type], across)
 
 
 def _cuda(name: str) -> str:

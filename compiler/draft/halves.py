@@ -26,7 +26,7 @@ An operand that is not finite has no high half that is, and its row no power of 
 again by plain multiply-adds of the operands themselves (tiles.py).
 """
 
-from .hopper import REGISTERS, SUMS
+from .hopper import wgmma
 
 TILE = 128
 """Rows and columns of a block's tile."""
@@ -224,19 +224,9 @@ __device__ __forceinline__ uint64_t halves_at(uint32_t address) {
 }
 
 // A warp group's 64 x 128 sums = or += 64 lines of the left times 128 lines of the right, 16 steps of each.
-__device__ __forceinline__ void multiply_sixteen(float (&d)[64], uint64_t left, uint64_t right, int adds) {
-    asm volatile(
-        "{.reg .pred adds; setp.ne.b32 adds, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
 """
-    + REGISTERS
-    + r"""
-        "%64, %65, adds, 1, 1, 0, 0;}"
-"""
-    + SUMS
-    + r"""
-        : "l"(left), "l"(right), "r"(adds));
-}
-#else
+    + wgmma("multiply_sixteen(float (&d)[64], uint64_t left, uint64_t right, int adds)", 128)
+    + r"""#else
 // The same for the eight warps' rows one by one, by the instruction for a warp.
 __device__ __forceinline__ void multiply_sixteen(float (&d)[64], const char* left, const char* right, int left_piece, int right_piece) {
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16;

@@ -29,32 +29,20 @@ __device__ __forceinline__ void bring_bytes(uint32_t to, const void* from, int b
 """
 
 
-def _registers() -> str:
-    """%0 to %63, as the list that an instruction's text begins with."""
-    rows = [", ".join(f"%{i}" for i in range(first, first + 16)) for first in range(0, 64, 16)]
-    return ', "\n        "'.join(rows).join(('        "', '}, "'))
-
-
-def _sums() -> str:
-    """`d`, of 64 floats, as its operands."""
-    rows = [", ".join(f'"+f"(d[{i}])' for i in range(first, first + 8)) for first in range(0, 64, 8)]
-    return "        : " + ",\n          ".join(rows)
-
-
-REGISTERS, SUMS = _registers(), _sums()
-
-
-def wgmma(type: str, left: str, right: str, columns: int) -> str:
-    """A warp group's 64 rows of sums += 16 steps of both sides, which lie in shared memory."""
-    count, kind = columns // 2, {"__half": "f16", "__nv_bfloat16": "bf16"}[type]
-    registers = ", ".join(f"%{i}" for i in range(count))
+def wgmma(function: str, columns: int, kind: str = "f16", across: str = "0, 0") -> str:
+    """`function`, of (d, left, right, adds): a warp group's 64 rows of sums `d` = (where `adds` is 0) or += 16 steps of both sides, which their
+    descriptors name. `across`: 1 for a side whose lines in shared memory are steps."""
+    count = columns // 2
+    rows = [", ".join(f"%{i}" for i in range(first, min(first + 16, count))) for first in range(0, count, 16)]
     sums = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    across = ", ".join("0" if along == "true" else "1" for along in (left, right))
-    return (
-        f"__device__ __forceinline__ void multiply_sixteen(Operands<{type}, {left}, {right}>, float (&d)[{count}], uint64_t left, uint64_t right, int adds) {{\n"
-        "    asm volatile(\n"
-        f'        "{{.reg .pred adds; setp.ne.b32 adds, %{count + 2}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{registers}}}, "\n'
-        f'        "%{count}, %{count + 1}, adds, 1, 1, {across};}}"\n'
-        f'        : {sums} : "l"(left), "l"(right), "r"(adds));\n'
-        "}\n"
-    )
+    registers = ', "\n        "'.join(rows)
+    return f"""\
+__device__ __forceinline__ void {function} {{
+    asm volatile(
+        "{{.reg .pred adds; setp.ne.b32 adds, %{count + 2}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{"
+        "{registers}}}, "
+        "%{count}, %{count + 1}, adds, 1, 1, {across};}}"
+        : {sums}
+        : "l"(left), "l"(right), "r"(adds));
+}}
+"""

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .hopper import REGISTERS, SUMS
+from .hopper import wgmma
 
 ROWS, COLUMNS = 64, 256
 """Output channels and places of a block."""
@@ -270,19 +270,9 @@ __device__ __forceinline__ LinesOfPlane lines_of_plane(uint32_t address, uint32_
 }
 
 // A warp group's 64 x 128 sums += 64 lines of the left times 128 lines of the right, 16 steps of each.
-__device__ __forceinline__ void multiply_planes(float (&d)[64], LinesOfPlane left, LinesOfPlane right) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
 """
-    + REGISTERS
-    + """
-        "%64, %65, 1, 1, 1, 0, 0;"
-"""
-    + SUMS
-    + """
-        : "l"(left), "l"(right));
-}
-#else
+    + wgmma("multiply_planes(float (&d)[64], LinesOfPlane left, LinesOfPlane right, int adds = 1)", 128)
+    + """#else
 __device__ __forceinline__ uint32_t pair_at(const char* line) { return *reinterpret_cast<const uint32_t*>(line); }
 
 struct LinesOfPlane {
