@@ -25,7 +25,7 @@ def preludes(texts: str) -> list[str]:
         set(re.findall(r"multiply_halved_tiles<(\w+), Rows, Columns, Split, \d, \d, \d, (\w+), (\w+),", texts))
     )
     widths = sorted({columns for cuts in HALVED.values() for _, columns, _ in cuts})
-    multiply = [_multiply(*kind, columns) for kind in kinds for columns in widths]
+    multiply = [_multiply(type, left, right, columns) for type, left, right in kinds for columns in widths]
     tiles = re.sub(r"  // tune: .*", "", tensor_cores.PRELUDE)
     halved = [_cuda("halved_tiles").replace("// WGMMA\n", "".join(multiply))] if kinds else []
     exact = [_cuda("exact_tiles")] if "multiply_exact_tile<" in texts else []
