@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 OPENING, CLOSING = "([{", ")]}"
@@ -103,6 +103,15 @@ class FunctionDefinition:
     def is_kernel(self) -> bool:
         return "__global__" in self.head
 
+    def with_defaults(self, defaults: tuple[str, ...]) -> FunctionDefinition:
+        """The same with the defaults of its declaration, where as many are given."""
+        if len(defaults) != len(self.parameters):
+            return self
+        parameters = (
+            replace(one, default=one.default or more) for one, more in zip(self.parameters, defaults, strict=True)
+        )
+        return replace(self, parameters=tuple(parameters))
+
     @property
     def template_names(self) -> list[str]:
         """Of its template's parameters."""
@@ -136,6 +145,18 @@ def find_definitions(text: str, name: str) -> list[FunctionDefinition]:
             )
         )  # fmt: skip
     return found
+
+
+def declared_defaults(header: str, name: str) -> tuple[str, ...]:
+    """Of a function's parameters, "" of one without, by its declaration."""
+    code = mask(header)
+    for match in re.finditer(rf"\b{re.escape(name)}\s*\(", code):
+        end = closing(code, match.end() - 1)
+        if end > 0 and re.match(r"\s*(noexcept\s*)?;", code[end + 1 :]):
+            parts = split(mask(header, strings=False)[match.end() : end])
+            if any("=" in part for part in parts):
+                return tuple(part.partition("=")[2].strip() for part in parts)
+    return ()
 
 
 def find_scopes(text: str, at: int) -> list[str]:

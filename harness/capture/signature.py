@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 
 from harness.capture.source import CaptureError
-from harness.cpp import FunctionParameter, closing, find_definitions, mask, split
+from harness.cpp import FunctionParameter, closing, declared_defaults, find_definitions, mask, split
 from kernels.spec import HEADER_SUFFIXES
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -92,14 +91,8 @@ def read_function(text: str, symbol: str, headers: Iterable[str] = ()) -> CFunct
         for part, name in zip(found.template, found.template_names, strict=True)
         if "=" not in part and name not in kinds
     )
-    declared = next(
-        (one for one in (_defaults(header, path[-1]) for header in headers) if len(one) == len(found.parameters)), ()
-    )
-    parameters = tuple(
-        CParameter(one.type, one.name, one.default or default)
-        for one, default in zip_longest(found.parameters, declared, fillvalue="")
-        if not isinstance(one, str)
-    )
+    declared = next(filter(None, (declared_defaults(header, path[-1]) for header in headers)), ())
+    parameters = tuple(CParameter(one.type, one.name, one.default) for one in found.with_defaults(declared).parameters)
     guards = _guards(text, found.start) if found in find_definitions(text, path[-1]) else ()
     return CFunction(
         path[-1],
@@ -112,18 +105,6 @@ def read_function(text: str, symbol: str, headers: Iterable[str] = ()) -> CFunct
         found.namespace,
         guards,
     )
-
-
-def _defaults(header: str, name: str) -> tuple[str, ...]:
-    """Of a function's parameters, "" of one without, by its declaration."""
-    code = mask(header)
-    for match in re.finditer(rf"\b{re.escape(name)}\s*\(", code):
-        end = closing(code, match.end() - 1)
-        if end > 0 and re.match(r"\s*(noexcept\s*)?;", code[end + 1 :]):
-            parts = split(mask(header, strings=False)[match.end() : end])
-            if any("=" in part for part in parts):
-                return tuple(part.partition("=")[2].strip() for part in parts)
-    return ()
 
 
 def _guards(text: str, at: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ The text of CUDA and C++ is looked at by brackets alone; what is not understood 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from harness.backends import C_TYPES, HOST_TYPES
@@ -16,6 +16,7 @@ from harness.cpp import (
     FunctionDefinition,
     angles,
     closing,
+    declared_defaults,
     find_definitions,
     mask,
     split,
@@ -119,6 +120,8 @@ class Argument:
     here: str
     bound: dict[str, str]
     """dtype -> the binding's text."""
+    type: str = ""
+    """Of the launcher's parameter."""
 
 
 @dataclass
@@ -136,8 +139,11 @@ def space(spec: Spec) -> str:
     return f"astrolabe_{spec.name}"
 
 
-def with_call(spec: Spec, own: str, winner: str, device: str, header: str) -> tuple[str, str] | None:
+def with_call(
+    spec: Spec, own: str, winner: str, device: str, header: str, headers: Iterable[str] = ()
+) -> tuple[str, str] | None:
     """(the text with the call of the winner, C++ that the header has for it); None where the text defines nothing that is bound.
+    headers: texts that may declare the launcher, with defaults.
 
     Raises ExportError where it does, and the call cannot be put there.
     """
@@ -148,7 +154,8 @@ def with_call(spec: Spec, own: str, winner: str, device: str, header: str) -> tu
     text, made = own, []
     for function, some in by_function.items():
         name = "launched" if len(by_function) == 1 else f"launched_{function}"
-        if (found := _with_one(spec, text, winner, device, some, name)) is None:
+        defaults = next(filter(None, (declared_defaults(one, function) for one in headers)), ())
+        if (found := _with_one(spec, text, winner, device, some, name, defaults)) is None:
             return None
         text = found[0]
         made.append(found[1])
@@ -158,11 +165,17 @@ def with_call(spec: Spec, own: str, winner: str, device: str, header: str) -> tu
 
 
 def _with_one(
-    spec: Spec, own: str, winner: str, device: str, bound: dict[str, LauncherCall], name: str
+    spec: Spec,
+    own: str,
+    winner: str,
+    device: str,
+    bound: dict[str, LauncherCall],
+    name: str,
+    defaults: tuple[str, ...] = (),
 ) -> tuple[str, str] | None:
     """`with_call` of the dtypes that one function is bound for; without the include."""
     text, function = mask(own), next(iter(bound.values())).function
-    defined = find_definitions(own, function)
+    defined = [one.with_defaults(defaults) for one in find_definitions(own, function)]
     scope = next(iter(bound.values())).name.split("::")[-2:-1]
     if len(defined) > 1 and scope:
         defined = [one for one in defined if scope[0] in one.scopes] or defined
@@ -278,7 +291,9 @@ def _inside(spec: Spec, function: FunctionDefinition, bound: dict[str, LauncherC
         raise ExportError(f"its launcher gives no name to its parameter {', '.join(unnamed)}")
     given = len(next(iter(bound.values())).arguments)
     arguments = [
-        Argument(one.name, {d: call.arguments[at] if at < given else one.default for d, call in bound.items()})
+        Argument(
+            one.name, {d: call.arguments[at] if at < given else one.default for d, call in bound.items()}, one.type
+        )
         for at, one in enumerate(function.parameters)
     ]
     returned = ends[function.returns]
@@ -489,7 +504,13 @@ def _taken(spec: Spec, winner: str, place: Replaced, function: str, device: str,
     types = [f"X{at}" for at in range(len(place.types))]
     kinds = [f"A{at}" for at in range(len(place.arguments))]
     template = ", ".join(f"typename {one}" for one in (*types, *kinds))
-    parameters = ", ".join(f"[[maybe_unused]] {kind} a{at}" for at, kind in enumerate(kinds))
+    whole = [
+        any(text[:1] in '{"' for text in one.bound.values()) for one in place.arguments
+    ]  # lists and texts are not copied
+    parameters = ", ".join(
+        f"[[maybe_unused]] {f'const {kind}&' if large else kind} a{at}"
+        for at, (kind, large) in enumerate(zip(kinds, whole, strict=True))
+    )
     rows = [
         f"// Launches the winner in place of {function} where all is as it was judged; whether it did.",
         f"template <{template}>",
@@ -500,10 +521,10 @@ def _taken(spec: Spec, winner: str, place: Replaced, function: str, device: str,
         entry = next((n for n in spec.entry_names(dtype) if re.search(rf"\b{n}\s*\(", winner)), None)
         if entry is None:
             continue
-        same, lines = _branch(spec, winner, place, dtype, entry, device)
-        if same in seen:
+        same, texts, lines = _branch(spec, winner, place, dtype, entry, device)
+        if [*same, *texts] in seen:
             raise ExportError(f"nothing in its call tells {dtype} from the other dtypes")
-        seen.append(same)
+        seen.append([*same, *texts])
         rows += [
             f"    if constexpr ({' && '.join(same) or 'true'}) {{",
             *(f"        {line}" for line in lines),
@@ -514,7 +535,8 @@ def _taken(spec: Spec, winner: str, place: Replaced, function: str, device: str,
 
 def _branch(
     spec: Spec, winner: str, place: Replaced, dtype: str, entry: str, device: str
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], list[str], list[str]]:
+    """(what is asked of types, of texts, the lines of one dtype)."""
     from harness.export.patch import ALIGNED_BYTES, pointers
 
     names = {a.name: a for a in spec.arguments}
@@ -524,16 +546,29 @@ def _branch(
         f"std::is_same<X{at}, {one.bound[dtype]}>::value" for at, one in enumerate(place.types) if dtype in one.bound
     ]
     left: list[tuple[str, str]] = []
+    sizes, texts = list[str](), list[str]()
     for at, one in enumerate(place.arguments):
         text, cast = uncast(one.bound[dtype])
         if text == "stream" and device == "cuda":
-            known["stream"] = f"a{at}"
+            known["stream"] = f"(cudaStream_t)a{at}" if "void" in one.type else f"a{at}"
+        elif text.startswith("{"):
+            entries = split(text[1:-1])
+            sizes.append(f"std::size(a{at}) == {len(entries)}")
+            for number, entry_text in enumerate(entries):
+                bare = uncast(entry_text)[0]
+                if bare in spec.axes and bare not in known:
+                    known[bare] = f"a{at}[{number}]"
+                else:
+                    left.append((f"a{at}[{number}]", entry_text))
+        elif re.fullmatch(r'"[^"\\]*"', text):
+            texts.append(f"std::string_view(a{at}) == {text}")
         elif text in names and isinstance(names[text], Tensor) and text not in known:
             tensor = names[text]
             assert isinstance(tensor, Tensor)
             own_kind = "" if spec.build.language == "c" else re.sub(r"\bconst\b|\*", "", cast).strip()
             kind = own_kind or c_types[dtype if tensor.dtype == "T" else tensor.dtype]
-            same.append(f"points_to<{kind}, A{at}>")
+            if "void" not in one.type:
+                same.append(f"points_to<{kind}, A{at}>")
             known[text] = f"a{at}"
         elif (text in names or text in spec.axes) and text not in known:
             known[text] = f"a{at}"
@@ -550,8 +585,9 @@ def _branch(
     missing = [t.name for t in spec.tensors if t.name not in known]
     if missing:
         raise ExportError(f"the tensor {missing[0]} is no argument of what is bound")
-    lines = [f"const auto {n} = static_cast<int64_t>({known[n]});" for n in spec.axes if n in known]
-    conditions, unknown = [], [a for a in spec.axes if a not in known]
+    lines = [f"if (!({' && '.join(sizes)})) return false;"] if sizes else []
+    lines += [f"const auto {n} = static_cast<int64_t>({known[n]});" for n in spec.axes if n in known]
+    conditions, unknown = [*texts], [a for a in spec.axes if a not in known]
     for here, text in list(left):
         inside = [a for a in unknown if re.search(rf"\b{a}\b", text)]
         if len(inside) == 1 and len(re.findall(rf"\b{inside[0]}\b", text)) == 1 and re.fullmatch(r"[\w\s+*()-]+", text):
@@ -609,4 +645,4 @@ def _branch(
         "    return true;",
         "}",
     ]
-    return same, lines
+    return same, texts, lines

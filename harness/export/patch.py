@@ -120,7 +120,9 @@ def patch_files(
         return {name: called, beside: _header(spec, winner)}
     for where, text in {name: own, **(headers or {})}.items():
         header = str(PurePosixPath(where).with_name(PurePosixPath(beside).name))
-        if found := launcher.with_call(spec, text, winner, device, PurePosixPath(header).name):
+        if found := launcher.with_call(
+            spec, text, winner, device, PurePosixPath(header).name, (headers or {}).values()
+        ):
             if spec.build.language == "c":
                 return {where: found[0], **_from_c(spec, text, header, _header(spec, winner, found[1]))}
             return {where: found[0], header: _header(spec, winner, found[1])}
@@ -191,6 +193,11 @@ def _header(spec: Spec, winner: str, more: str = "") -> str:
     macros = list(dict.fromkeys(re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", rest, re.MULTILINE)))
     if more:
         includes += ["#include <stdint.h>", "#include <type_traits>"]
+        includes += [
+            f"#include <{name}>"
+            for name, used in (("iterator", "std::size("), ("string_view", "std::string_view("))
+            if used in more
+        ]
     return "\n".join(
         [
             "// Found and measured by Astrolabe; called by the file beside it.", "#pragma once", *dict.fromkeys(includes),

@@ -120,6 +120,13 @@ LAUNCHES = {
         {"float32": "engine::twice_of<float>(out, x, rows, columns, stream)", "float16": "engine::twice_of<__half>(out, x, rows, columns, stream)"},
         "if (::astrolabe_twice::launched<T>(out, x, m, n, stream)) return cudaGetLastError();",
     ),
+    "a launcher of lists, texts and pointers to anything": (
+        "}\n#include <string>\n#include <vector>\nnamespace engine {\n"
+        'void twice_of(const std::vector<int64_t>& dims, void* out, const void* x, void* s, const std::string& dtype, float by = 2.0f) {\n'
+        "    if (dtype == \"float\") twice_kernel<float, 4><<<dims[0], dims[1], 0, (cudaStream_t)s>>>((const float*)x, (float*)out, dims[1], dims[1], by);\n}\n}\n",
+        {t: f'engine::twice_of({{rows, columns}}, out, x, stream, "{k}")' for t, k in (("float32", "float"), ("float16", "half"))},
+        "if (::astrolabe_twice::launched(dims, out, x, s, dtype, by)) return;",
+    ),
     "a kernel launched by brackets": (
         "void go(const void* a, void* b, int m, int n, bool half, cudaStream_t s) {\n    if (half)\n"
         "        twice_kernel<__half, 4><<<dim3(m), n, 0, s>>>((const __half*)a, (__half*)b, n, n, 2.0f);\n    else\n"
