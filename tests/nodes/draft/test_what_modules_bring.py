@@ -369,7 +369,10 @@ CLASSES = problem(
 WAYS = problem("if x.shape[0] > 4:\n    return torch.tanh(x) * 2\nreturn torch.sigmoid(x) * 3", f"[{BATCH}]")
 ANYWHERE = problem("return self.layer(x[1:]).relu(), x.tanh()", "[torch.randn(8, 8)]", "self.layer = nn.Linear(8, 8)")
 ODD = problem("return torch.sign(x), torch.sgn(x) + 0", f"[{BATCH}]")
+ALL = problem("return sum(x).tanh()", f"[{BATCH}, {BATCH}]").replace("self, x, y", "self, *x")
 CALLS = {
+    "more of many": (ALL, lambda x, y: [x, y, x], True),
+    "fewer of many": (ALL, lambda x, y: [x], True),
     "the sign of NaN": (ODD, lambda x: [x.index_put((torch.tensor(0), torch.tensor([0, 1])), torch.tensor([float("nan"), -0.0]))], False),
     "every other column": (ANYWHERE, lambda x: [x.repeat(1, 2)[:, ::2]], False),
     "turned in memory": (ANYWHERE, lambda x: [x.t().contiguous().t()], False),
