@@ -40,6 +40,9 @@ class WorkerFailure(Exception):
 
 
 REQUEST_S = 60.0
+GRACES, MOST_GRACES, STARVED = 4, 16, 0.25
+"""Parts of its time that a late answer is waited for one by one, at most, and the share of one for which its threads must have waited for a
+core for the next: on a machine that others use a second is less."""
 STOP_S = 5.0
 REFUSALS = ("INCORRECT", "WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY")
 """Outcomes that a far side may give its own candidate; each is a failure, so a lie gains nothing."""
@@ -266,7 +269,7 @@ class Worker:
                 send(self.channel, message)
             if self.meanwhile is not None:
                 self.meanwhile()
-            answer = self._answer(late)
+            answer = self._answer(late, limit / GRACES)
             self.pause()
         except TimeoutError:
             self.close()
@@ -289,16 +292,25 @@ class Worker:
         data = json.dumps(message).encode()
         socket.send_fds(self.channel, [struct.pack("<I", len(data)) + data], fds)
 
-    def _answer(self, late: float) -> dict[str, Any]:
-        """Raises TimeoutError at that time, however little at once it sends; descriptors that come along are let go."""
+    def _answer(self, late: float, grace_s: float = 0.0) -> dict[str, Any]:
+        """Raises TimeoutError at that time, however little at once it sends, or later by some graces of so many seconds, in each of which its
+        threads waited for a core: a baseline was a TIMEOUT on cores that eight others used. Descriptors that come along are let go."""
+        graces, waited_s = 0, 0.0
 
         def received(count: int) -> bytes:
+            nonlocal late, graces, waited_s
             data = bytearray()
             while len(data) < count:
                 if (left := late - time.monotonic()) <= 0:
-                    raise TimeoutError
+                    now_s = self.waited_s() if grace_s else 0.0
+                    if not grace_s or graces == MOST_GRACES or (graces and now_s - waited_s < STARVED * grace_s):
+                        raise TimeoutError
+                    graces, waited_s, late, left = graces + 1, now_s, time.monotonic() + grace_s, grace_s
                 self.channel.settimeout(left)
-                part = self.channel.recv(count - len(data))
+                try:
+                    part = self.channel.recv(count - len(data))
+                except TimeoutError:
+                    continue
                 if not part:
                     raise EOFError
                 data += part
@@ -403,6 +415,14 @@ class Worker:
             return taken * 1e-9, int(waits)
         except (OSError, ValueError, IndexError):
             return 0.0, 0
+
+    def waited_s(self) -> float:
+        """Seconds that its threads have waited for a core, all together; 0 where the kernel does not say."""
+        found = 0
+        with suppress(OSError, ValueError, IndexError):
+            for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+                found += int((task / "schedstat").read_text().split()[1])
+        return found * 1e-9
 
     @property
     def alive(self) -> bool:

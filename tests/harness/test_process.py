@@ -269,7 +269,7 @@ def test_who_was_asked_when_the_person_interrupted_is_no_more(
     """Its answer would be taken for that to the next question."""
     worker = evaluator.pool.start(evaluator.build(evaluator.store.put(SOURCE.format(body=""))))
 
-    def interrupted(_late: float) -> Any:
+    def interrupted(*_late: float) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(worker, "_answer", interrupted)
@@ -298,3 +298,24 @@ def test_a_tree_that_is_too_deep_to_remove_one_folder_inside_the_other_is_remove
     top.symlink_to(kept)
     remove_tree(top)
     assert not os.path.lexists(top) and (kept / "file").exists()
+
+
+@pytest.mark.parametrize(("waited", "outcome"), [(0.0, Outcome.TIMEOUT), (1.0, Outcome.INCORRECT)])
+def test_who_waited_for_a_core_has_more_time(
+    evaluator: Evaluator, monkeypatch, waited: float, outcome: Outcome
+) -> None:
+    """A catalog baseline was a TIMEOUT beside eight other programs on two cores."""
+    began = time.monotonic()
+    monkeypatch.setattr(Worker, "waited_s", lambda _self: waited * (time.monotonic() - began))
+    evaluator.call_s = 0.4  # its first call sleeps a second and writes nothing
+    body = "std::this_thread::sleep_for(std::chrono::seconds(1));"
+    verdict = evaluator.verify(evaluator.build(evaluator.store.put(SOURCE.format(body=body))))
+    assert verdict.outcome is outcome, verdict.reason
+
+
+def test_the_time_for_which_threads_wait_is_bounded(evaluator: Evaluator, monkeypatch) -> None:
+    began = time.monotonic()
+    monkeypatch.setattr(Worker, "waited_s", lambda _self: time.monotonic() - began)
+    evaluator.call_s = 0.1
+    verdict = evaluator.verify(evaluator.build(evaluator.store.put(SOURCE.format(body=HOW["hang"][0]))))
+    assert verdict.outcome is Outcome.TIMEOUT, verdict.reason
