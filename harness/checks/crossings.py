@@ -15,12 +15,15 @@ MOST_BYTES = {"cpu": 2 << 20, "cuda": 32 << 20}
 """Bytes that one call may move, by device (upper bound)."""
 FEW_ROWS, REMAINDERS = range(1, 18), 16
 """Numbers of rows that all are tried, and of widths that follow each other: remainders of what is done by so many and fewer."""
+PAIRS = 7
+"""Rows times this are the remainder of the width that they come with, and the other way round (49 is one more than three times 16): each remainder
+but none is met by an odd number of rows and, one row more, by an even one."""
 BEYOND, BEYOND_BYTES = (1 << 16) + 1, 32 << 20
 """Rows beyond what a launch's second and third extent and 16 bits count, and bytes that the call for them may move."""
 
 
 def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: bool = False) -> tuple[Workload, ...]:
-    """Untimed workloads: many rows, an odd number of them where there may be, and more than 65,535; each of FEW_ROWS; REMAINDERS widths; each other axis beyond
+    """Untimed workloads: many rows, an odd number of them where there may be, and more than 65,535; each of FEW_ROWS, and REMAINDERS widths, in pairs; each other axis beyond
     its largest size; the largest sizes in every dtype that lacks them. Empty where the sizes may depend on each other.
 
     Sizes of the visible suite only, since a reason would tell agents what is held out; `held_out`: of all the device's, what
@@ -52,6 +55,8 @@ def _wanted(spec: Spec, listed: list[Workload], device: str, dtypes: tuple[str, 
     sizes = {axis: sorted({workload.axes[axis] for workload in listed}) for axis in spec.axes}
     steps = {axis: math.gcd(*known) for axis, known in sizes.items()}
     rows = next((axis for axis in spec.outputs[0].shape[:1] if axis in sizes), None)
+    width = spec.outputs[0].shape[-1] if spec.outputs[0].shape else ""
+    free_width = width in sizes and width != rows and steps[width] == 1
     smallest = min(listed, key=lambda workload: _moved(spec, workload))
     largest = max(listed, key=lambda workload: _moved(spec, workload))
 
@@ -69,13 +74,14 @@ def _wanted(spec: Spec, listed: list[Workload], device: str, dtypes: tuple[str, 
                 many = sizes[rows][-1] - steps[rows] if steps[rows] % 2 else sizes[rows][-1]
                 yield made({**smallest.axes, rows: max(many, steps[rows])}, dtype)
                 for few in FEW_ROWS if steps[rows] == 1 else ():
-                    yield made({**smallest.axes, rows: few}, dtype)
+                    remainder = {width: smallest.axes[width] + few * PAIRS % REMAINDERS} if free_width else {}
+                    yield made({**smallest.axes, **remainder, rows: few}, dtype)
                 beyond = -(-BEYOND // steps[rows]) * steps[rows]
                 yield _narrow(spec, made({**smallest.axes, rows: beyond}, dtype), steps, rows)
         if number == len(dtypes) - 1:
-            width = spec.outputs[0].shape[-1]
-            for more in range(1, REMAINDERS) if width in sizes and width != rows and steps[width] == 1 else ():
-                yield made({**smallest.axes, width: smallest.axes[width] + more}, dtype)
+            for more in range(1, REMAINDERS) if free_width else ():
+                beside = {rows: 1 + more * PAIRS % REMAINDERS} if rows is not None and steps[rows] == 1 else {}
+                yield made({**smallest.axes, **beside, width: smallest.axes[width] + more}, dtype)
             for axis in spec.axes:
                 if axis != rows:
                     yield made({**smallest.axes, axis: sizes[axis][-1] + steps[axis]}, dtype)

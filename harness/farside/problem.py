@@ -141,6 +141,21 @@ class ModelAdapter:
         )
 
     @contextlib.contextmanager
+    def enter(self, mode: str) -> Iterator[None]:
+        """Meanwhile it is called in that mode: EVALUATING, RECORDING, or "", as it was made and without gradients."""
+        import torch
+
+        trained = [(one, one.training) for one in self.model.modules()] if mode == EVALUATING else []
+        if trained:
+            self.model.eval()
+        try:
+            with torch.set_grad_enabled(mode == RECORDING):
+                yield
+        finally:
+            for one, was in trained:
+                one.training = was
+
+    @contextlib.contextmanager
     def load_weights(self, seed: int) -> Iterator[str]:
         """Meanwhile Model's weights of that seed in this module, as load_state_dict() puts them; which of them it has not, or ""."""
         import torch
@@ -194,6 +209,8 @@ class ModelAdapter:
             raise self.refused(str(fault)) from None
         returned += [given[at] for at in changed]
         returned = [as_tensor(one, self.device, self.dtype == torch.float64) for one in returned]
+        if torch.is_grad_enabled():
+            returned = [one.detach() if isinstance(one, torch.Tensor) else one for one in returned]
         if self.problem["role"] == "reference":  # ours to judge by, so nothing is asked of how it keeps its results
             # What it makes of wide inputs may be of either width: it is compared in fp64 all the same.
             returned = [
@@ -374,6 +391,8 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
     return made(problem["seed"], another=made)
 
 
+EVALUATING, RECORDING = "evaluating", "recording"
+"""Modes that a module may be called in: behind eval(), and where gradients are recorded."""
 CONSTANT, VARIED = "constant", "varied"
 """Weights that begin as one value all over, as a bias of zeros and a norm's weight of ones, and all others."""
 

@@ -284,7 +284,13 @@ class PythonRequestLoop(native.RequestLoop):
         asked = message.get("rounding")
         otherwise = sys.modules["astrolabe_farside.rounding"].Rounding(**asked) if asked else nullcontext()
 
+        mode = form.enter(message["mode"]) if message.get("mode") else nullcontext()
+
         def run() -> None:
+            with mode:
+                make_calls()
+
+        def make_calls() -> None:
             # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other, the first made so often,
             # each behind a call of another module where there is one `beside`.
             stateful, in_a_row = getattr(form, "stateful", False), message.get("in_a_row", 0)

@@ -10,7 +10,7 @@ from harness.checks.cases import Case
 from harness.checks.drawing import distributions
 from harness.checks.expected import Right
 from harness.checks.tolerance import compute_expected
-from harness.farside.problem import CONSTANT, VARIED
+from harness.farside.problem import CONSTANT, EVALUATING, RECORDING, VARIED
 from harness.judge.calls import collect_checks, judge_calls
 from harness.judge.rows import calls_in_a_row
 from harness.judge.session import EvaluationSession, map_buffers
@@ -23,6 +23,10 @@ from kernels.spec import Workload
 LOADED_LATER = "weights that are loaded into it (load_state_dict) after it was made change nothing, or not all: it keeps what it made of the first"
 COPIED = "a deep copy of it (copy.deepcopy, as torch.nn.TransformerEncoder makes of its layers) answers by the weights of the first one"
 UNFOLLOWED = "weights that begin as a constant (a bias of zeros, a norm's weight of ones) change nothing, or not all, whatever they are: it leaves them out"
+MODES = {
+    EVALUATING: "in evaluation mode, behind eval(), it answers otherwise than Model, or not at all",
+    RECORDING: "where gradients are recorded, outside torch.no_grad(), it answers otherwise than Model, or not at all",
+}
 MODULES, MODULES_S = 16, 0.3
 """Modules beside the second that are made and called in its process, and seconds that they may take."""
 CONTIGUOUS = "inputs that are not contiguous in memory, such as a transposed tensor, give a wrong answer or end the process: it takes them for contiguous"
@@ -118,6 +122,32 @@ def takes_strides(session: EvaluationSession, build: Build, workload: Workload) 
         session.pool.drop(build.candidate)
         return not fault.reason.startswith("the process ")  # an error that it raises says so
     return bench.check_outputs(0, case.expected, "").passed
+
+
+def name_modes_unlike_models(
+    session: EvaluationSession, problem: Problem, build: Build, workload: Workload
+) -> tuple[str, ...]:
+    """Warnings for the modes in which a module answers otherwise than Model, or raises where Model does not. Its process may end with it."""
+    case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
+    said: list[str] = []
+    for mode, sentence in MODES.items():
+        try:
+            with problem.entering(mode):
+                right = compute_expected(problem, workload, case.inputs, case.name)
+        except (KernelError, WorkerFailure):  # nobody calls it so
+            continue
+        worker = session.pool.get(build)
+        bench = map_buffers(session, worker, workload, 1)
+        bench.write(0, case.inputs)
+        try:
+            worker.request(bench.message(mode=mode), timeout_s=session.call_s)
+        except WorkerFailure:
+            session.pool.drop(build.candidate)
+            said.append(sentence)
+            continue
+        with problem.entering(mode):  # which is asked again before anything is called wrong
+            said += [] if bench.check_outputs(0, right, "").passed else [sentence]
+    return tuple(said)
 
 
 def check_initial_state(session: EvaluationSession, problem: Problem, build: Build, workload: Workload) -> Check:

@@ -10,7 +10,13 @@ from harness import backends
 from harness.checks.drawing import distributions, draw_inputs
 from harness.checks.tolerance import compute_expected
 from harness.judge import shares
-from harness.judge.module_checks import CONTIGUOUS, check_initial_state, check_second_module, takes_strides
+from harness.judge.module_checks import (
+    CONTIGUOUS,
+    check_initial_state,
+    check_second_module,
+    name_modes_unlike_models,
+    takes_strides,
+)
 from harness.judge.rules import KernelRules, kernels_of_calls, profile_timed_calls
 from harness.judge.session import VERSION, EvaluationSession
 from harness.problems import degenerate as degeneracy
@@ -81,7 +87,7 @@ class ProblemRules(KernelRules):
             made.append(check_initial_state(self.session, self.problem, build, smallest))
         if not self.description.random and not takes_strides(self.session, build, smallest):
             said = (*said, CONTIGUOUS)
-        return made, said
+        return made, (*said, *name_modes_unlike_models(self.session, self.problem, build, smallest))
 
     def name_fault(self, reason: str) -> str:
         return self.problem.name_fault(reason)

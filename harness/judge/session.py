@@ -7,6 +7,7 @@ verdict asks an Evaluator (evaluate.py), which is one.
 from __future__ import annotations
 
 import abc
+import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -43,7 +44,7 @@ from kernels.spec import Device, Frozen, Spec, Workload
 if TYPE_CHECKING:
     from harness.judge.rules import KernelRules
 
-VERSION = "45"
+VERSION = "46"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 SMALL_BYTES, SPECIAL_BYTES = 1 << 20, 64 << 20
@@ -109,6 +110,8 @@ class EvaluationSession(BuildPlace, abc.ABC):
         self.facts: DeviceFacts = facts or device.facts(on)
         self.device_bytes = memory_bytes or device.memory_bytes(on)
         self.call_s = CALL_S
+        self.turns = itertools.count(random.randrange(1000))
+        """By which large workloads take the distributions beside the first one in turn."""
         self.asks = set(SPECIAL)
         """Values that are no finite numbers and that candidates must hand on; those that the kernel's own baseline
         loses are left out."""

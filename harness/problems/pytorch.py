@@ -167,6 +167,16 @@ class Problem(Kernel):
         finally:
             self.box.instance, self.box.moved = 0, ""
 
+    @contextmanager
+    def entering(self, mode: str) -> Iterator[None]:
+        """Meanwhile what is right is what Model makes in that mode (farside/problem.py)."""
+        assert self.box is not None
+        self.box.mode = mode
+        try:
+            yield
+        finally:
+            self.box.mode = ""
+
     @property
     def reference_on(self) -> Device:
         return self.device
@@ -331,6 +341,8 @@ class Box:
         self.workers: dict[str, ProblemWorker] = {}
         self.rounding: dict[str, Any] | None = None
         """Arguments by which references in fp64 round (rounding.Rounding); None for no other rounding."""
+        self.mode = ""
+        """The mode in which it is called."""
         self.instance, self.moved = 0, ""
         """The seed of the module that is asked, 0 for the first one, and which of its weights are moved."""
         self.arenas: dict[str, ArgumentBuffers] = {}
@@ -399,6 +411,8 @@ class Box:
         more: dict[str, Any] = {"rounding": self.rounding} if asked.get("exact") and self.rounding else {}
         if asked["role"] == "reference" and self.instance:
             more |= {"instance": self.instance, "moved": self.moved}
+        if asked["role"] == "reference" and self.mode:
+            more["mode"] = self.mode
         if worker.request(layout.message(buffers, **more)).get("lacks_moved"):
             raise KernelError(f"{problem.spec.name}: Model has no such weights")
         return {tensor.name: layout.view(buffers, tensor)[0].clone() for tensor in spec.outputs}

@@ -93,8 +93,12 @@ def test_small_workloads_meet_all_values_and_two_calls_in_flight_large_ones_the_
     assert len(known) > 2
     assert met(source) == [(set(known), True)] * 2
     monkeypatch.setattr(verification, "SMALL_BYTES", 0)
-    for values, in_flight in met(source + "\n// another\n"):
-        assert known[0] in values and len(values) == 2 and not in_flight
+    drawn = set()
+    for number in range(-(-(len(known) - 1) // 2)):  # two workloads each
+        for values, in_flight in met(f"{source}\n// another, {number}\n"):
+            assert known[0] in values and len(values) == 2 and not in_flight
+            drawn |= values
+    assert drawn == set(known), "in turn, so that none is left to chance"
 
 
 def test_where_no_workload_is_small_the_smallest_is_called_often(small, tmp_path):

@@ -447,6 +447,26 @@ def test_what_many_modules_of_a_class_share_is_found(how: str, opened, tmp_path:
     assert wrong.outcome is Outcome.INCORRECT and said in wrong.reason, wrong.reason
 
 
+@pytest.mark.parametrize(
+    ("init", "forward", "new", "said"),
+    [
+        (STATISTICS, "return self.norm(x)", "return self.norm(x) if self.training else x", "in evaluation mode"),
+        (STATISTICS, "return self.norm(x)", "return self.norm(x)", ""),
+        (WEIGHT, "return x @ self.weight", "return torch.from_numpy(x.numpy() @ self.weight.numpy())", "gradients are"),
+        (WEIGHT, "return x @ self.weight", "return x @ self.weight * (1 + torch.is_grad_enabled())", "gradients are"),
+        (WEIGHT, "self.weight.mul_(0.9); return x @ self.weight", "self.weight.mul_(0.9); return x @ self.weight", ""),
+    ],
+)  # fmt: skip
+def test_who_is_right_in_the_mode_alone_in_which_it_is_judged_is_warned_of(
+    init: str, forward: str, new: str, said: str, opened, tmp_path: Path
+):
+    problem = opened(module(init, forward) + INPUTS)
+    (verdict,) = verdicts(problem, [module(init, new, "ModelNew")], tmp_path)
+    assert verdict.passed, verdict.reason
+    modes = [warning for warning in verdict.warnings if "answers otherwise than Model" in warning]
+    assert [said in one for one in modes] == [True] * bool(said), verdict.warnings
+
+
 KEEP = "self.__dict__.setdefault('packed', self.weight.detach().t().contiguous())"
 AGAIN = (
     "now = (self.weight._version, self.weight.data_ptr())\n        if self.__dict__.get('of') != now:\n"
