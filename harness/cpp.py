@@ -147,7 +147,7 @@ def find_definitions(text: str, name: str) -> list[FunctionDefinition]:
     return found
 
 
-def declared_defaults(header: str, name: str) -> tuple[str, ...]:
+def find_defaults(header: str, name: str) -> tuple[str, ...]:
     """Of a function's parameters, "" of one without, by its declaration."""
     code = mask(header)
     for match in re.finditer(rf"\b{re.escape(name)}\s*\(", code):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.capture.source import CaptureError
-from harness.cpp import FunctionParameter, closing, declared_defaults, find_definitions, mask, split
+from harness.cpp import FunctionParameter, closing, find_defaults, find_definitions, mask, split
 from kernels.spec import HEADER_SUFFIXES
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -91,7 +91,7 @@ def read_function(text: str, symbol: str, headers: Iterable[str] = ()) -> CFunct
         for part, name in zip(found.template, found.template_names, strict=True)
         if "=" not in part and name not in kinds
     )
-    declared = next(filter(None, (declared_defaults(header, path[-1]) for header in headers)), ())
+    declared = next(filter(None, (find_defaults(header, path[-1]) for header in headers)), ())
     parameters = tuple(CParameter(one.type, one.name, one.default) for one in found.with_defaults(declared).parameters)
     guards = _guards(text, found.start) if found in find_definitions(text, path[-1]) else ()
     return CFunction(

@@ -16,7 +16,7 @@ from harness.cpp import (
     FunctionDefinition,
     angles,
     closing,
-    declared_defaults,
+    find_defaults,
     find_definitions,
     mask,
     split,
@@ -154,7 +154,7 @@ def with_call(
     text, made = own, []
     for function, some in by_function.items():
         name = "launched" if len(by_function) == 1 else f"launched_{function}"
-        defaults = next(filter(None, (declared_defaults(one, function) for one in headers)), ())
+        defaults = next(filter(None, (find_defaults(one, function) for one in headers)), ())
         if (found := _with_one(spec, text, winner, device, some, name, defaults)) is None:
             return None
         text = found[0]
