@@ -1,6 +1,7 @@
 """The drafter's rules: a PyTorch module of KernelBench's form in, a `ModelNew` with kernels of its own out.
 
-    exported.py     the problem's text -> a graph of torch's operators (executes the problem: only in a boxed process); traced.py, limits.py
+    exported.py     the problem's text -> a graph of torch's operators (executes the problem: only in a boxed process); traced.py, limits.py;
+                    stays.py: parts that cannot be followed
     loops.py        a loop of many steps, of which one is drafted
     algebra.py      rewrites of that graph that hold for all inputs
     lower_*.py      operators -> formulas and folds over loops (tensors.py); library.py: what stays a call of torch

@@ -32,7 +32,7 @@ from .module import (
 )
 from .names import RESERVED, in_c
 from .numerics import Numerics, exact_nodes, read_by_convolutions
-from .partition import PLANES, TILE, Kernel, Partition, reads_before, reads_of
+from .partition import PLANES, TILE, Kernel, Partition, kernel_name, libraries_of, reads_before, reads_of
 from .sources import Native, natives, source
 from .split import split_folds
 from .tensors import Buffer, NoDraft, Program, SizeNeeded, Value
@@ -139,10 +139,10 @@ class _Draft:
         partition = Partition(self.program, outputs)
         kernels = [step for step in partition.steps if isinstance(step, Kernel)]
         for kernel in kernels:
-            kernel.name = self.program.name(_kernel_name(kernel))
+            kernel.name = self.program.name(kernel_name(kernel))
         if not any(loads_of(kernel.roots) for kernel in kernels):  # to fill memory with zeros is no work
             raise NothingOwn(
-                f"every operator of the module stays with a library: {', '.join(_libraries(partition)) or 'none'}"
+                f"every operator of the module stays with a library: {', '.join(libraries_of(partition)) or 'none'}"
             )
         in_place = self._in_place(partition, moved)
         for buffer, target in in_place.items():
@@ -173,7 +173,7 @@ class _Draft:
         lines = [*before, *forward.lines, *self.tail, f"return {text}"]
         products = [kernel.members[0].definition for kernel in kernels if kernel.layout in (TILE, PLANES)]
         tiles = ["halves" if product.tiling.halves else product.origin for product in products]
-        return Drafted(self._text(made, lines, classes), made, self.rules, _libraries(partition), tiles)
+        return Drafted(self._text(made, lines, classes), made, self.rules, libraries_of(partition), tiles)
 
     # ------------------------------------------------------------------------------------------ what comes in
 
@@ -204,8 +204,13 @@ class _Draft:
                 )
             node = nodes[spec.arg.name]
             self.values[node] = self._held(node, spec)
-        if not any("device = " in line for line in self.head):
-            raise NoDraft("the module takes no tensor")
+        self.takes_tensors = bool(self.inputs)
+        if not self.takes_tensors:
+            if not self.weights:
+                raise NoDraft("the module takes no tensor")
+            weight = next(iter(self.weights))
+            self.head.insert(0, f"device = {weight}.device")
+            self.kinds.append(f'{weight}.device.type != "{self.device}"')
 
     def _prepare(self, graph: torch.fx.Graph) -> None:
         """What is computed of weights alone is computed by the constructor."""
@@ -491,12 +496,3 @@ def _is_count(node: torch.fx.Node) -> bool:
         and len(node.args[0].users) == 1
         and node.meta["val"].dim() == 0
     )
-
-
-def _libraries(partition: Partition) -> list[str]:
-    return [step.origin for step in partition.steps if not isinstance(step, Kernel)]
-
-
-def _kernel_name(kernel: Kernel) -> str:
-    origins = list(dict.fromkeys(member.definition.origin for member in kernel.members))
-    return "own_" + "_".join(origins[:3])

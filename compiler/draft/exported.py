@@ -24,6 +24,8 @@ from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
+from . import stays
+from .arguments import forward_arguments
 from .attributes import OWN, Held, Left, of_sizes_alone
 from .autocasts import Casts, noticed, of_a_gpu
 from .counters import SUFFIX
@@ -34,8 +36,6 @@ from .tensors import NoDraft, Supposed
 from .traced import Answers, TracedModule, trace, types_by_name
 from .unscripted import unscripted
 
-MOST_ARGUMENTS = 256
-"""Of `*args`."""
 MOST_WITH_DATA = 1 << 24
 """Elements of inputs with which the module is called once where its code asks for what they hold."""
 
@@ -205,10 +205,37 @@ def export(
     with types_by_name(device):
         try:
             with noticed():
-                return _export(text, dtype, shorter, fixed, False)
+                return _with_parts(text, dtype, shorter, fixed, False)
         except Casts:
             with of_a_gpu() if device == "cuda" else contextlib.nullcontext():
-                return _export(text, dtype, shorter, fixed, True)
+                return _with_parts(text, dtype, shorter, fixed, True)
+
+
+class NotFollowed(NoDraft):
+    """By torch.export; the cause is its exception."""
+
+
+def _with_parts(
+    text: str, dtype: torch.dtype | None, shorter: tuple[int, int] | None, fixed: bool, casts: bool
+) -> Exported:
+    """`_export`; where a part of the module cannot be followed, that part is left to torch."""
+    paths: set[str] = set()
+    stays.PARTS.clear()
+    first: NotFollowed | None = None
+    while True:
+        try:
+            return _export(text, dtype, shorter, fixed or bool(paths), casts)
+        except NotFollowed as failure:
+            first = first or failure
+            path = stays.at_fault(failure.__cause__ or failure)
+            if path is None or path in paths or len(paths) == stays.MOST_PARTS or dtype is not None:
+                raise first from None
+        paths = {one for one in paths if not one.startswith(f"{path}.")} | {path}
+        try:
+            module = load(text)
+            stays.remember(module, _built(module), paths)
+        except Exception:  # noqa: BLE001 -- the problem's code
+            raise first from None
 
 
 def _export(
@@ -261,7 +288,7 @@ def _export(
                     [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left, settled, traced.changed,
                 )  # fmt: skip
     first = str(failure).strip().splitlines() or [type(failure).__name__]
-    raise NoDraft(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}")
+    raise NotFollowed(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}") from failure
 
 
 def _follow(
@@ -408,70 +435,6 @@ def _argument(value: Any, is_open: bool, doubled: bool) -> Any:
     if doubled and isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == 1:
         return torch.empty((2, *value.shape[1:]), dtype=value.dtype, device="meta")
     return value
-
-
-@dataclass
-class Arguments:
-    """What forward takes, without annotations."""
-
-    arguments: ast.arguments
-
-    @property
-    def listed(self) -> list[str]:
-        return [argument.arg for argument in [*self.arguments.posonlyargs, *self.arguments.args]][1:]
-
-    @property
-    def names(self) -> list[str]:
-        more = [*self.arguments.kwonlyargs, self.arguments.vararg, self.arguments.kwarg]
-        return self.listed + [argument.arg for argument in more if argument is not None]
-
-    @property
-    def positional(self) -> list[str]:
-        """Those of `*args` as `args[0]` and so on."""
-        star = self.arguments.vararg
-        return self.listed + ([f"{star.arg}[{place}]" for place in range(MOST_ARGUMENTS)] if star is not None else [])
-
-    def rest(self, inputs: list[Any]) -> list[tuple[str, tuple]]:
-        """What of the inputs is in `*args`, with its name."""
-        star = self.arguments.vararg
-        return [] if star is None else [(star.arg, tuple(inputs[len(self.listed) :]))]
-
-    @property
-    def call(self) -> str:
-        star = [f"*{self.arguments.vararg.arg}"] if self.arguments.vararg is not None else []
-        named = [f"{argument.arg}={argument.arg}" for argument in self.arguments.kwonlyargs]
-        twice = [f"**{self.arguments.kwarg.arg}"] if self.arguments.kwarg is not None else []
-        return ", ".join([*self.listed, *star, *named, *twice])
-
-    def left_out(self, given: int) -> dict[str, str]:
-        """Arguments behind the first `given` ones whose defaults are constants, with these."""
-        defaults = self.arguments.defaults
-        pairs = list(zip(self.listed[len(self.listed) - len(defaults) :], defaults, strict=True)) if defaults else []
-        pairs = [pair for pair in pairs if pair[0] in self.listed[given:]]
-        pairs += [
-            (argument.arg, default)
-            for argument, default in zip(self.arguments.kwonlyargs, self.arguments.kw_defaults, strict=True)
-            if default is not None
-        ]
-        found = {name: ast.unparse(default) for name, default in pairs if isinstance(default, ast.Constant)}
-        return found | ({self.arguments.kwarg.arg: "{}"} if self.arguments.kwarg is not None else {})
-
-
-def forward_arguments(text: str, model: type) -> Arguments:
-    owner = next(part for part in model.__mro__ if "forward" in vars(part))
-    parsed = ast.parse(text.removeprefix("\ufeff")).body
-    found = [node for node in parsed if isinstance(node, ast.ClassDef) and node.name == owner.__name__]
-    methods = [part for part in found[-1].body if getattr(part, "name", "") == "forward"] if found else []
-    if owner.__module__ != "problem" or not methods or not isinstance(methods[-1], ast.FunctionDef):
-        raise NoDraft(
-            "the problem's Model has no forward of its own, nor has a class of the problem that it inherits from"
-        )
-    arguments = methods[-1].args
-    listed = [*arguments.posonlyargs, *arguments.args]
-    for argument in [*listed, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]:
-        if argument is not None:
-            argument.annotation = None
-    return Arguments(arguments)
 
 
 def hints(exported: Exported) -> dict[sympy.Symbol, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -166,7 +167,7 @@ def _dropout(low, arguments) -> Value:
     laid = program.whole(program.realise(low.formula(lambda p: a.at([p[place] for place in back]), shape, a.dtype)))
     buffer = program.allocate(shape, a.dtype, low.name)
     text = f"torch.dropout({tensor_text(program, laid)}.permute({back}), {share!r}, True).permute({order})"
-    _record(low, text, [laid], [buffer], True)
+    record(low, text, [laid], [buffer], True)
     return low.formula(lambda p: program.whole(buffer).at([p[axis] for axis in order]), a.shape, a.dtype)
 
 
@@ -181,7 +182,7 @@ def _attention(low, arguments, keywords) -> Value:
         return _emitted(low, plain_text, _tensors((arguments, keywords)), low.meta)
     shape = [low.shape[axis] for axis in turned]
     buffer = program.allocate(shape, low.dtype, low.name)
-    _record(low, f"{plain_text}.transpose({rank - 3}, {rank - 2})", _tensors((arguments, keywords)), [buffer], True)
+    record(low, f"{plain_text}.transpose({rank - 3}, {rank - 2})", _tensors((arguments, keywords)), [buffer], True)
     whole = program.whole(buffer, origin=low.name)
     strides = [whole.strides[turned.index(axis)] for axis in range(rank)]
     return program.strided(whole, low.shape, strides, whole.offset)
@@ -204,7 +205,7 @@ def call_of(low, name: str, arguments, keywords):
     outs = [None if m is None else low.program.allocate(shape_of(m), m.dtype, low.node.name) for m in low.meta]
     used = {user.args[1] for user in low.node.users}
     kept = [out if place in used else None for place, out in enumerate(outs)]
-    _record(low, text, reads, kept, False)
+    record(low, text, reads, kept, False)
     return tuple(None if out is None else low.program.whole(out, origin=low.name) for out in kept)
 
 
@@ -221,13 +222,13 @@ def _emitted(low, text: str, reads, meta) -> Value:
     from .lowering import shape_of
 
     buffer = low.program.allocate(shape_of(meta), meta.dtype, low.name)
-    _record(low, text, reads, [buffer], True)
+    record(low, text, reads, [buffer], True)
     return low.program.whole(buffer, origin=low.name)
 
 
-def _record(low, text: str, reads, outs: list[Buffer | None], single: bool) -> None:
+def record(low, text: str, reads, outs: Sequence[Buffer | None], single: bool) -> None:
     buffers = [value.buffer for value in reads]
-    made = Library(low.program.next_order(), text, buffers, outs, low.name, single, node=low.node)
+    made = Library(low.program.next_order(), text, buffers, [*outs], low.name, single, node=low.node)
     for out in outs:
         if out is not None:
             out.written_by = made

@@ -127,6 +127,14 @@ def _structure(tree: Any, classes: set[str]) -> str:
     return text if kind in (tuple, list, dict) else f"{name}({text})"
 
 
+def call_text(function: str, given: Any, named: dict[str, Any]) -> str:
+    """A call whose arguments are nests of texts."""
+    parts = [_structure(one, set()) for one in given] + [
+        f"{name}={_structure(one, set())}" for name, one in named.items()
+    ]
+    return f"{function}({', '.join(parts)})"
+
+
 def left_lines(model: torch.nn.Module, left: Left, leaves: list[str]) -> list[str]:
     """What forward leaves in attributes; `leaves` are the texts of all of it."""
     lines = []

@@ -436,3 +436,12 @@ def reads_before(kernel: Kernel, buffer: Buffer, target: str) -> bool:
             return False
     loads = [load for load in loads_of(kernel.roots) if load.args[0].text == target]
     return all(load.op == "load" and joined(load.args[1] - writer.places[0]) == 0 for load in loads)
+
+
+def libraries_of(partition: Partition) -> list[str]:
+    return [step.origin for step in partition.steps if not isinstance(step, Kernel)]
+
+
+def kernel_name(kernel: Kernel) -> str:
+    origins = list(dict.fromkeys(member.definition.origin for member in kernel.members))
+    return "own_" + "_".join(origins[:3])

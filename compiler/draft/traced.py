@@ -25,6 +25,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from .attributes import Left, followed_attributes
 from .lowering import LOWERINGS
+from .stays import left_alone
 from .tensors import NoDraft
 
 NEVER = -(1 << 62)
@@ -356,6 +357,7 @@ def trace(
         data = patch.object(torch.Tensor, "data", property(lambda read: read.detach(), written.__set__))
         of_sizes = patch.object(torch.Tensor, "new_tensor", _of_sizes(torch.Tensor.new_tensor))
         with (
+            left_alone(model),
             followed_attributes(model, counts or set(), device) as left,
             _sizes_are_some(answers or Answers(), left) as supposed,
             _numbers_are_known(),

@@ -293,3 +293,15 @@ def test_what_forward_sets_on_another_way_is_not_prepared(tmp_path):
         model.scale.fill_(3.0)
         model.begun.fill_(1)
         torch.testing.assert_close(model(x)[1], torch.full((37,), 3.0).log().sum())
+
+
+def test_a_module_that_takes_numbers_alone_works_where_its_weights_are(tmp_path):
+    text = problem(
+        "return F.relu(self.table(torch.LongTensor(x)) * self.w).sum(0)",
+        "[[3, 1, 4, 1, 5]]",
+        "self.table, self.w = nn.Embedding(9, 37), nn.Parameter(torch.randn(37))",
+    )
+    pair = Pair(text, tmp_path)
+    pair.check(0, pair.inputs(0))
+    pair.check(0, [[2, 7, 1]], as_written=True)
+    assert "prepared" not in pair.source
