@@ -210,6 +210,15 @@ def lower(program: Program, graph: fx.Graph, values: dict[fx.Node, Any]) -> None
             lowering.settle(result, reads=lowering.uses)
 
 
+def _check_place(program: Program, node: fx.Node) -> None:
+    """A place that was read of a tensor lies within the axis; where it does not, the module says what is wrong, or counts from the end."""
+    of, axis, at = node.args
+    place, size = size_of(at.meta["val"]), shape_of(of.meta["val"])[axis]
+    makers = [call for call in program.libraries if place.free_symbols & set(call.names)]
+    text = f"0 <= {library.index_text(place)} < {library.index_text(size)}"
+    makers[-1].after += [f"if not ({text}):", f"    return self.as_written({program.call})"]
+
+
 SHAPED_BY_VALUES = ("aten.index.Tensor", "aten.nonzero.default", "aten.masked_select.default", "aten.unique_consecutive.default", "aten._unique2.default")  # fmt: skip
 
 
@@ -272,6 +281,9 @@ def _name_sizes(program: Program, node: fx.Node) -> None:
     """Sizes that depend on values have names from the call on that makes what they are sizes of."""
     bindings = node.meta.get("unbacked_bindings") or {}
     if not any(size_symbol(symbol.name) not in program.chosen for symbol in bindings):
+        return
+    if str(node.target) == "aten.select.int":  # what depends on values is where it begins
+        _check_place(program, node)
         return
     call = program.libraries[-1] if program.libraries else None
     if call is None or call.node is not node:

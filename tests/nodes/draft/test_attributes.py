@@ -305,3 +305,16 @@ def test_a_module_that_takes_numbers_alone_works_where_its_weights_are(tmp_path)
     pair.check(0, pair.inputs(0))
     pair.check(0, [[2, 7, 1]], as_written=True)
     assert "prepared" not in pair.source
+
+
+def test_a_place_and_a_shift_that_are_read_of_tensors(tmp_path):
+    """As Autoformer rolls by its largest correlations."""
+    text = problem(
+        "mean = x.mean(0)\nat = mean.topk(2)[1]\nw = torch.stack([x[:, at[k]] for k in range(2)], -1).softmax(-1)\n"
+        "return sum(torch.roll(x, -int(at[k]), -1) * w[:, k, None] for k in range(2)) + x[:, int(y)][:, None]",
+        f"[{BATCH}, torch.tensor(3)]",
+    )
+    pair = Pair(text, tmp_path)
+    for seed in range(3):
+        pair.check(seed, pair.inputs(seed))
+    pair.check(0, [pair.inputs(0)[0], torch.tensor(-2)], as_written=True)
