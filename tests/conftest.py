@@ -60,6 +60,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
+def whole_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many calls and rows as a verdict is made by outside of tests."""
+    for module, name, value in tests.machine.WHOLE:
+        monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison in this process ends after as few samples as there may be."""
     monkeypatch.setitem(PROTOCOLS, "cpu", tests.machine.short())

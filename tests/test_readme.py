@@ -50,6 +50,16 @@ def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
             assert not anchor or anchor in anchors(there), target
 
 
+def test_the_page_has_the_exit_codes_and_outcomes_that_there_are() -> None:
+    from graph.commands import options
+    from harness.records import Comparison, Outcome
+
+    page = (REPOSITORY / "docs/troubleshooting.md").read_text()
+    codes = {value for name, value in vars(options).items() if name.startswith("EXIT_")}
+    assert sorted(map(int, re.findall(r"^\| (\d+) \|", page, re.MULTILINE))) == sorted(codes | {0})
+    assert [one for one in (*Outcome, *Comparison) if one not in page] == []
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
     readme = (REPOSITORY / "README.md").read_text()
     assert [page for page in PAGES if f"({page}" not in readme] == []

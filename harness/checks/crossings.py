@@ -38,7 +38,9 @@ def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: boo
         known |= {workload.label for workload in crossings(spec, device, dtypes)}
     for workload in _wanted(spec, listed, device, dtypes):
         apart = not any(tensor.strides and spec.overlaps(tensor, workload.axes) for tensor in spec.tensors)
-        most = BEYOND_BYTES if max(workload.axes.values()) >= BEYOND else MOST_BYTES[device]
+        most = MOST_BYTES[device]
+        if max(workload.axes.values()) >= BEYOND:
+            most = max(most, BEYOND_BYTES)
         if workload.label not in known and apart and _moved(spec, workload) <= most:
             found.setdefault(workload.label, workload)
     return tuple(found.values())

@@ -23,6 +23,7 @@ from harness.records import Outcome
 from kernels.spec import Device
 from tests.machine import LOOKED_AT
 
+pytestmark = pytest.mark.usefixtures("whole_checks")
 HANGS_S = 0.5
 """One that never answers is not waited for any longer."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness.checks.cases import make_case
 from harness.checks.crossings import FEW_ROWS, MOST_BYTES, crossings
 from harness.checks.drawing import distributions
@@ -9,6 +11,8 @@ from harness.problems.degenerate import holes
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import Size, Spec, Tensor, Workload
+
+pytestmark = pytest.mark.usefixtures("whole_checks")
 
 
 def spec_of(values: tuple[str, ...], *sizes: tuple[int, int]) -> Spec:

@@ -101,7 +101,7 @@ def test_small_workloads_meet_all_values_and_two_calls_in_flight_large_ones_the_
     assert drawn == set(known), "in turn, so that none is left to chance"
 
 
-def test_where_no_workload_is_small_the_smallest_is_called_often(small, tmp_path):
+def test_where_no_workload_is_small_the_smallest_is_called_often(small, tmp_path, whole_checks):
     """Who was right for its first calls passed where every size moved more than 1 MiB."""
     workload = Workload(axes={"tokens": 64, "hidden": 2048}, dtype="float32", devices=("cpu",))
     spec = small.spec.model_copy(update={"workloads": (workload,), "dtypes": ("float32",)})
