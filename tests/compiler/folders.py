@@ -11,7 +11,7 @@ from typing import Any
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
-from tests.nodes.rewrites.emulate.emulation import emulated, run, workload
+from tests.nodes.rewrites.emulate.emulation import emulated, run, small_workloads, workload
 
 FLAGS = [
     "-std=c++17",
@@ -83,6 +83,6 @@ def check_text(
         assert done.returncode == 0, f"{(kernel.folder / 'reference.py').read_text()}\n{done.stdout}{done.stderr}"
         return
     library = built(text, folder)
-    for one in map(workload, sized) if sized else (w for w in kernel.spec.workloads if device in w.devices):
+    for one in map(workload, sized) if sized else small_workloads(kernel.spec, device):
         for offset in offsets:
             assert run(kernel.spec, kernel, library, one, offset) == "", one.label

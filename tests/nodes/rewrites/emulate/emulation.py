@@ -91,11 +91,11 @@ def library(text: str, folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(built))
 
 
-def small_workloads(spec: Spec) -> list[Workload]:
+def small_workloads(spec: Spec, device: str = "cuda") -> list[Workload]:
     def elements(workload: Workload) -> int:
         return sum(torch.Size(spec.shape(t, workload.axes)).numel() for t in spec.tensors)
 
-    return [w for w in spec.workloads if elements(w) <= MOST_ELEMENTS and "cuda" in w.devices]
+    return [w for w in spec.workloads if elements(w) <= MOST_ELEMENTS and device in w.devices]
 
 
 def values(spec: Spec, tensor: Tensor, workload: Workload, seed: int) -> torch.Tensor:
