@@ -56,6 +56,8 @@ FORMS = {
     "sums": ("({e}).sum(-1) + ({f}).amin(-1)", '("rows",)', ""),
     "columns": ("({e}).sum(0) / 64 + ({f}).amax(0)", '("cols",)', ""),
     "halves": ("torch.cat((({e})[:, x.shape[1] // 2 :], ({f})[:, : x.shape[1] // 2]), -1)", '("rows", "cols")', ""),
+    "across": ("({e}).T * {f}.T", '("cols", "rows")', ""),
+    "across, centred": ("(lambda t: t - t.mean(-1, keepdim=True))(({e}).T) + {f}.T", '("cols", "rows")', ""),
     "place": ("(x * 1.5).argmax(-1)", '("rows",)', "int64"),
     "sorted": ("({e}).sort(-1, descending=True).values * {f}", '("rows", "cols")', ""),
     "ranks": ("(x * 1.5).argsort(dim=-1, stable=True)", '("rows", "cols")', "int64"),
@@ -112,7 +114,8 @@ def drawn(seed: int) -> tuple[str, str, str]:
     dtype = draw.choice(("float32", "float16", "bfloat16"))
     in_place = shape == '("rows", "cols")' and form != "halves" and draw.random() < 0.3
     output = "" if in_place else f'Tensor(name="out", role="output", shape={shape}, dtype={(kind or "T")!r}),'
-    sizes = [(draw.choice((1, 3, 37)), draw.choice((16, 64, 272))), (draw.choice((2, 5)), draw.choice((12, 37, 92)))]
+    many, few = ((32, 20, 37), (17, 48)) if form.startswith("across") else ((1, 3, 37), (2, 5))  # tiles want both
+    sizes = [(draw.choice(many), draw.choice((16, 64, 272))), (draw.choice(few), draw.choice((12, 37, 92)))]
     workloads = " ".join(f'Workload(axes={{"rows": {r}, "cols": {c}}}, dtype={dtype!r}),' for r, c in sizes)
     spec = SPEC.format(dtype=dtype, role="inout" if in_place else "input", output=output, workloads=workloads)
     name = "x" if in_place else "out"

@@ -30,15 +30,18 @@ def _integer(op: str, power: bool, before, low: Lowering, a, b):
         return found
     if low.dtype.is_floating_point or low.dtype == torch.bool:
         return None
-    if power:  # 2 ** b
-        if a != 2:
+    by = 1
+    if power:  # of a power of two: 4 ** b is 1 << 2 * b
+        if not isinstance(a, int) or a < 2 or a & (a - 1):
             return None
-        a = 1
+        by, a = a.bit_length() - 1, 1
     type, shape = COMPUTED[low.dtype], low.shape
     readers = [low.as_value(argument, type) for argument in (a, b)]
 
     def element(position) -> Expr:
-        value = make(op, *(read(position, shape) for read in readers), type=type)
+        first, second = (read(position, shape) for read in readers)
+        second = second if by == 1 else make("mul", second, constant(by, type), type=type)
+        value = make(op, first, second, type=type)
         return cast(_stored(value, low.dtype), type)
 
     return low.formula(element)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compiler.compile import Meaning, source
-from compiler.defaults import ScheduleDefaults, schedule
+from compiler.defaults import ScheduleDefaults, schedule, with_numbers
 from compiler.legal import IllegalSchedule, check_schedule
 from compiler.schedule import Turned, read_head
 from tests.compiler.folders import check_text, folder_of, made
@@ -62,6 +62,18 @@ def test_tiles_of_other_sizes_are_right(along, tmp_path):
     choice = ScheduleDefaults(along=along, tile_threads=along + 64, bytes=8 if along == 32 else 16)
     sized = {"bfloat16": list(kernel.spec.workloads)}
     check_text(kernel, meaning.text(schedule(meaning.program, ("bfloat16",), sized, choice)), tmp_path)
+
+
+SEARCHED = ({"THREADS": 512, "ALONG": 128}, {"THREADS": 256, "ALONG": 32, "ITEMS": 2})
+
+
+@pytest.mark.parametrize("form", ["beside what lies along", "normalised along what does not lie together"])
+@pytest.mark.parametrize("numbers", SEARCHED)
+def test_numbers_that_a_search_chooses_are_legal_and_right(numbers, form, tmp_path):
+    kernel = folder(form, "float32", tmp_path)
+    meaning = Meaning(kernel.spec, (kernel.folder / "reference.py").read_text())
+    wanted = with_numbers(meaning.first_schedule("sm_90", "cuda"), numbers)
+    check_text(kernel, meaning.scheduled(wanted, "sm_90"), tmp_path)
 
 
 def test_a_tile_that_has_no_room_is_no_schedule(tmp_path):
@@ -129,6 +141,7 @@ def test_a_thread_has_all_colours_of_its_elements(form, tmp_path):
 
 FOLDED = {
     "bits to bytes": ("in rows k*8 bool", "out rows k uint8", "(x.reshape(x.shape[0], -1, 8).int() << torch.arange(8)).sum(-1).to(torch.uint8)", "load_pack<32>(x"),
+    "digits to the base four": ("in rows k*4 int8 integers:0:4", "out rows k uint8", "(x.reshape(x.shape[0], -1, 4).int() * 4 ** torch.arange(4, dtype=torch.int32)).sum(-1).to(torch.uint8)", "load_pack<16>(x"),
     "largest of four": ("in rows k*4", "out rows k", "x.reshape(x.shape[0], -1, 4).abs().amax(-1) * 2", "load_pack<8>(x"),
     "windows side by side": ("in rows 2*k 16", "out rows k 8", "torch.nn.functional.avg_pool2d(x[:, None], 2)[:, 0]", "load_pack<8>(x"),
     "a window of channels": ("in rows k 6 6", "out rows k 6 6", "torch.nn.functional.local_response_norm(x, 3)", "load_pack<4>(x"),
