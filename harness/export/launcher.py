@@ -537,7 +537,7 @@ def _branch(
     spec: Spec, winner: str, place: Replaced, dtype: str, entry: str, device: str
 ) -> tuple[list[str], list[str], list[str]]:
     """(what is asked of types, of texts, the lines of one dtype)."""
-    from harness.export.patch import ALIGNED_BYTES, pointers
+    from harness.export.patch import ALIGNED_BYTES, find_aliases, pointers
 
     names = {a.name: a for a in spec.arguments}
     c_types = C_TYPES if device == "cuda" else HOST_TYPES
@@ -626,6 +626,9 @@ def _branch(
         if isinstance(a, Scalar) and a.ctype == "void*" and a.name in known
     ]
     conditions += [f"reinterpret_cast<uintptr_t>({known[t.name]}) % {ALIGNED_BYTES} == 0" for t in spec.tensors]
+    conditions += [
+        f"(const void*){known[one]} != (const void*){known[other]}" for one, other in find_aliases(spec.tensors)
+    ]
     conditions += [f"{a.name} > 0" for a in spec.arguments if isinstance(a, Size)]
     types, values = pointers(winner, entry), []
     for at, argument in enumerate(spec.arguments):

@@ -235,7 +235,13 @@ def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, devi
         raise ExportError(
             f"{functions[0]} returns {returns}; only a function that writes into given tensors, or returns torch's, is patched"
         )
-    lines = _branch(spec, winner, _named(spec, host[2], form, made), form, device, made)
+    names, tensors = _named(spec, host[2], form, made), {tensor.name for tensor in spec.tensors}
+    optional = set(re.findall(r"\b[oO]ptional\s*<[^<>]*>[\s&]*(\w+)", host[2]))
+    names = {
+        name: f"(*{own_name})" if name in tensors and own_name in optional else own_name
+        for name, own_name in names.items()
+    }
+    lines = _branch(spec, winner, names, form, device, made)
     rest = re.compile(r"[ \t]*(//[^\n]*)?\n").match(own, host.end())
     cut = rest.end() if rest else host.end()
     more = "\n".join(f"  {line}" for line in lines)
@@ -354,7 +360,8 @@ def _branch(
         for axis, code in axes.items()
     }
     absent = [a.name for a in spec.arguments if isinstance(a, Scalar) and a.ctype == "void*" and a.name in names]
-    ranks = [*_lengths(spec, names), *(f"{form.dims.format(names[t.name])} == {len(t.shape)}" for t in given)]
+    held = [f"{name[2:-1]}.has_value()" for name in names.values() if name.startswith("(*")]
+    ranks = [*held, *_lengths(spec, names), *(f"{form.dims.format(names[t.name])} == {len(t.shape)}" for t in given)]
     plain = [
         fits
         for t in given
@@ -364,6 +371,7 @@ def _branch(
         )
     ]
     aligned = [f"reinterpret_cast<uintptr_t>({names[t.name]}.data_ptr()) % {ALIGNED_BYTES} == 0" for t in given]
+    aligned += [f"{names[one]}.data_ptr() != {names[other]}.data_ptr()" for one, other in find_aliases(given)]
     sizes = [f"{form.size.format(names[t.name], at)} == {extent(one)}" for t in given for at, one in enumerate(t.shape)]
     lines = [f"if ({' && '.join(ranks)}) {{", *(f"  const int64_t {axis}_ = {code};" for axis, code in shapes.items())]
     lines += [
@@ -401,6 +409,18 @@ def _branch(
             "  }",
         ]
     return [*lines, "}"]
+
+
+def find_aliases(given: Sequence[Tensor]) -> list[tuple[str, str]]:
+    """Pairs of tensors, one of them written, that may not be the same memory: judged calls had each its own, and engines write in place."""
+    written = [tensor.name for tensor in given if tensor.role != "input"]
+    names = [tensor.name for tensor in given]
+    return [
+        (one, other)
+        for one in written
+        for other in names
+        if other not in written or names.index(other) > names.index(one)
+    ]
 
 
 def _as_judged(spec: Spec, winner: str, names: dict[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,7 @@ def test_a_plain_winner_is_called_from_the_host_function_and_nothing_else_change
     build = SPEC.build.model_validate({"binding": {"float32": "SiluAndMul<float>::run"}} if own is TVM_FFI else {})
     after = patch.patch_files(SPEC.model_copy(update={"build": build}), own, own, PLAIN, name, "cpu")
     assert set(after) == {name, "act.astrolabe.h"}
+    assert "out.data_ptr() != input.data_ptr()" in after[name]  # engines write in place
     assert applied(tmp_path, {name: own}, after) == after
     removed = [
         row for row in patch.diff({name: own}, after).splitlines() if row.startswith("-") and not row.startswith("---")
@@ -159,6 +161,7 @@ def test_a_plain_winner_is_launched_where_the_files_own_kernel_is(tmp_path: Path
         if row[:1] in "+-" and row[:3] not in ("+++", "---")
     ]
     assert '#include "twice.astrolabe.cuh"' in added and line in added
+    assert re.search(r"\(const void\*\)a\d != \(const void\*\)a\d", after["csrc/twice.astrolabe.cuh"])
     kernel = replace(KERNEL, spec=spec, folder=tmp_path)
     said = patch.compile_patched(kernel, own, after, "csrc/twice.cu", "cuda")
     assert said == "csrc/twice.cu was compiled with the winner, by cuda for sm_90"
@@ -263,6 +266,9 @@ def test_an_extension_that_returns_its_output_returns_the_winners() -> None:
     after = patch.patch_files(SPEC, RETURNING, RETURNING, PLAIN, "act.cpp", "cpu")["act.cpp"]
     assert "auto out_ = at::empty({tokens_, hidden_}, input.options()" in after and "return out_;" in after
     assert "const int64_t hidden_ = input.size(1) / 2;" in after
+    optional = re.sub(r"torch::Tensor const& input", "std::optional<at::Tensor> input", RETURNING)
+    after = patch.patch_files(SPEC, optional, optional, PLAIN, "act.cpp", "cpu")["act.cpp"]
+    assert "if (input.has_value() && (*input).dim() == 2" in after and "(*input).size(1) / 2;" in after, after
 
 
 @pytest.mark.slow
