@@ -107,16 +107,17 @@ def _versions(
         kernels = [(kernel, vector if at in apart else 0) for at, kernel in enumerate(program.kernels)]
         by_tiles = {kernel for kernel in program.kernels if _turns(program, kernel, workloads)}
         held = [longest_row(kernel.tiled) // kernel.width for kernel in by_tiles if kernel.tiled is not None]
-        for longest, most_rows in (
+        for band, most_rows in (
             ()
             if held
             else _bands(program, workloads, choice, max((by for k, by in kernels if k.layout == ROW), default=0))
         ):
             plans = tuple(
                 _plan(kernel, width, longest, most_rows, choice, ragged=by, turned=kernel in by_tiles)
-                for kernel, by in kernels
+                for (kernel, by), longest in zip(kernels, band, strict=True)
             )
-            yield ScheduleVersion(vector=width, longest=longest, most_rows=most_rows, kernels=plans)
+            most = max(longest for longest in band if longest is not None)
+            yield ScheduleVersion(vector=width, longest=most, most_rows=most_rows, kernels=plans)
         loop = tuple(
             _plan(kernel, width, None, None, choice, ragged=by, turned=kernel in by_tiles) for kernel, by in kernels
         )
@@ -239,27 +240,33 @@ def _row_kernels(program: KernelProgram) -> list[PackedKernel]:
     return [kernel for kernel in program.kernels if kernel.layout == ROW]
 
 
+Longest = tuple[int | None, ...]
+"""Packs of a row at most, by kernel; None where a team would not do for it, and where there are no rows."""
+
+
 def _bands(
     program: KernelProgram, workloads: list[Workload], choice: ScheduleDefaults, ragged: int
-) -> list[tuple[int, int | None]]:
+) -> list[tuple[Longest, int | None]]:
     """(packs of a row at most, rows below) of the sizes that are known, shortest first, few rows first."""
-    rows = _row_kernels(program)
-    if not rows:
-        return []
-    found: set[tuple[int, int | None]] = set()
+    found: set[tuple[Longest, int | None]] = set()
+
+    def longest(kernel: PackedKernel, workload: Workload, few: bool) -> int | None:
+        if kernel.layout != ROW:
+            return None
+        length = _value(program, kernel.length, workload)
+        packs = length // ragged if ragged else -(-length // kernel.width)
+        most = _longest(packs, single=not ragged and kernel.width == 1)
+        return most if _team(ragged or kernel.width, most, choice, few).team else None
+
     for workload in workloads:
         if not program.fits(workload.axes):
             continue
-        lengths = [_value(program, kernel.length, workload) for kernel in rows]
-        packs = max(
-            length // ragged if ragged else -(-length // kernel.width)
-            for kernel, length in zip(rows, lengths, strict=True)
-        )
-        few = max(_value(program, kernel.rows, workload) for kernel in rows) < BUSY_ROWS
-        longest = _longest(packs, single=not ragged and rows[0].width == 1)
-        if _team(ragged or rows[0].width, longest, choice, few).team:
-            found.add((longest, BUSY_ROWS if few else None))
-    return sorted(found, key=lambda band: (band[0], band[1] is None))
+        short = [kernel for kernel in program.kernels if longest(kernel, workload, False) is not None]
+        few = max((_value(program, kernel.rows, workload) for kernel in short), default=0) < BUSY_ROWS
+        band = tuple(longest(kernel, workload, few) for kernel in program.kernels)
+        if any(band):
+            found.add((band, BUSY_ROWS if few else None))
+    return sorted(found, key=lambda band: ([one or 0 for one in band[0]], band[1] is None))
 
 
 def _longest(packs: int, single: bool) -> int:
@@ -395,7 +402,7 @@ SPLIT_FROM = 512
 def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
     """The schedule in which the numbers that a search has chosen stand: of one that `schedule` made, left open."""
 
-    def changed(sketch: Sketch, longest: int | None) -> Sketch:
+    def changed(sketch: Sketch, banded: bool) -> Sketch:
         threads = numbers.get("THREADS", 0)
         if isinstance(sketch, RowTiles | Stream | Tiles | Steps | Phases):
             return sketch
@@ -422,15 +429,15 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
                     "resident": numbers.get("RESIDENT", 0),
                 }
             )
-        if sketch.team and not sketch.few and longest:
+        if sketch.team and not sketch.few and banded and sketch.longest:
             choice = ScheduleDefaults(
                 items=numbers.get("ITEMS", 0), threads=threads or sketch.threads, held=sketch.held
             )
-            return _team(sketch.vector, longest, choice, False, sketch.ragged)
+            return _team(sketch.vector, sketch.longest, choice, False, sketch.ragged)
         return sketch
 
     def version(one: ScheduleVersion) -> ScheduleVersion:
-        kernels = (k.model_copy(update={"sketch": changed(k.sketch, one.longest)}) for k in one.kernels)
+        kernels = (k.model_copy(update={"sketch": changed(k.sketch, one.longest is not None)}) for k in one.kernels)
         return one.model_copy(update={"kernels": tuple(kernels)})
 
     versions = {dtype: tuple(map(version, found)) for dtype, found in first.versions.items()}

@@ -195,7 +195,7 @@ def _check_rows(at: str, sketch: Rows, kernel: PackedKernel, version: ScheduleVe
     _require(items > 0 or team == 0, f"{at}.team", "must be 0 where rows are read again in every pass (items 0)")
     if items == 0:
         return
-    known = version.longest
+    known = version.longest if sketch.longest is None else min(sketch.longest, version.longest or sketch.longest)
     if known is None and kernel.length.is_Integer:
         length, by = int(kernel.length), sketch.vector if sketch.ragged else kernel.width
         known = length // by

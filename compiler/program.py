@@ -180,7 +180,7 @@ def lower_program(
                 elif how == APART and spare is None and not any(kernel.crosses for kernel in found.kernels):
                     spare, tried = found, kept
                 elif how == IN_MEMORY and spare is not None:
-                    return found if is_small(found, traced) else spare
+                    return found if is_small(found, spare, traced) else spare
                 else:
                     return found
             except indexing.MemoryNeeded:

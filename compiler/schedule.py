@@ -155,7 +155,8 @@ class KernelPlan(Frozen):
 
 
 class ScheduleVersion(Frozen):
-    """Kernels for the calls that `when` holds for: `longest` packs a row at most, fewer than `most_rows` rows."""
+    """Kernels for the calls that `when` holds for: `longest` packs a row at most, of kernels whose rows are not picked by size, and no more
+    than their sketches say; fewer than `most_rows` rows."""
 
     vector: int = 1
     narrow: bool = True

@@ -18,7 +18,6 @@ from compiler.codegen.text import _factor, element_type
 from compiler.codegen.turned import launch_of, tile_function
 from compiler.cuda import CUDA
 from compiler.draft.index import Index
-from compiler.draft.partition import ROW
 from compiler.frontend import NoProgram
 from compiler.phases import PhasesKernel
 from compiler.products import ProductKernel
@@ -188,26 +187,24 @@ class HostFile:
 
     def _guards(self, program: KernelProgram, version: ScheduleVersion, functions: list[KernelFunction]) -> list[str]:
         guards = program.guards()
-        packed = list(dict.fromkeys(b.text for f in functions for b in f.packed if b not in program.scratch))
+        packed = dict.fromkeys(b.text for f in functions for b in f.packed if b not in program.scratch)
         guards += [f"aligned({name})" for name in packed]
         if version.narrow:
-            counts = [
-                b.elements
-                for b in [*program.inputs.values(), *program.outputs.values(), *program.scratch]
-                if not is_gathered(program, b)
-            ]
+            buffers = [*program.inputs.values(), *program.outputs.values(), *program.scratch]
+            counts = [b.elements for b in buffers if not is_gathered(program, b)]
             counts += [f.kernel.rows for f in functions]
             for text in dict.fromkeys(in_axes(program, count) for count in counts):
                 if not text.isdigit() or int(text) >= NARROW:
                     guards.append(f"{text} < INT64_C({NARROW})")
-        plans = [(f.kernel, plan) for f, plan in zip(functions, version.kernels, strict=True)]
-        rows = [(kernel, plan) for kernel, plan in plans if kernel.layout == ROW]
-        if version.longest is not None:
-            packs = (_packs(program, kernel.length, kernel.width, _ragged(plan)) for kernel, plan in rows)
-            guards += [f"{count} <= {version.longest}" for count in dict.fromkeys(packs)]
-        if version.most_rows is not None:
-            guards += dict.fromkeys(f"{in_axes(program, kernel.rows)} < {version.most_rows}" for kernel, _ in rows)
-        return [g for g in guards if not always(g)]
+        plans = zip(functions, version.kernels, strict=True)
+        rows = [(f.kernel, p.sketch, _ragged(p)) for f, p in plans if isinstance(p.sketch, Rows)]
+        rows = [one for one in rows if not one[1].by_size] or rows
+        for kernel, sketch, ragged in rows:
+            if version.longest is not None:
+                most = min(version.longest, sketch.longest or version.longest)
+                guards.append(f"{_packs(program, kernel.length, kernel.width, ragged)} <= {most}")
+            guards += [f"{in_axes(program, kernel.rows)} < {version.most_rows}"] if version.most_rows else []
+        return list(dict.fromkeys(g for g in guards if not always(g)))
 
     def _launch(self, program: KernelProgram, at: int, together, narrow: bool) -> list[str]:
         function, plan = together[0]

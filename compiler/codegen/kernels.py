@@ -331,7 +331,7 @@ def rows_function(
         window_bytes(loaded, beside) + 4 * len(numbers),
         bytes_between(text, passes, again_by, beside),
     )
-    made_at_once = (2 if loops == 1 else 1) if online else 0
+    made_at_once = 2 if loops == 1 and not parts else int(bool(online))
     return finish_function(
         text, name, opening, parameters, arguments, top, mark, roots, stores, kept=bytes, online=made_at_once
     )

@@ -230,6 +230,27 @@ def test_what_one_block_does_at_once_stays_in_one(tmp_path):
     assert [plan.sketch.sketch for plan in schedule.versions["float32"][0].kernels] == ["phases"]
 
 
+NEAREST = """\
+import torch
+
+
+def reference(q, k):
+    values, places = ((q[:, None] * k[None]).sum(-1) * torch.rsqrt(k.square().sum(-1) + 1e-6)).topk(4, -1)
+    return {"v": values, "i": places}
+"""
+
+
+def test_short_rows_beside_long_ones_are_taken_by_teams(tmp_path):
+    tensors = {"q": "in rows d", "k": "in n d", "v": "out rows 4", "i": "out rows 4 int64"}
+    large, small = {"rows": 8, "n": 16384, "d": 128}, [{"rows": 2, "n": 40, "d": 8}, {"rows": 3, "n": 9, "d": 5}]
+    kernel = folder_of(tmp_path, made([large, *small], timed=1, tensors=tensors), NEAREST)
+    meaning = Meaning(kernel.spec, NEAREST)
+    first = meaning.first_schedule("sm_90", "cuda").versions["float32"][0]
+    sketches = [plan.sketch for plan in first.kernels]
+    assert [(bool(one.team), one.by_size) for one in sketches] == [(True, False), (True, False), (False, True)]
+    check_text(kernel, source(kernel.spec, NEAREST), tmp_path, offsets=(0,))
+
+
 SEGMENTS = """\
 import torch
 
