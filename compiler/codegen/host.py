@@ -18,6 +18,7 @@ from compiler.codegen.text import _factor, element_type
 from compiler.codegen.turned import launch_of, tile_function
 from compiler.cuda import CUDA
 from compiler.draft.index import Index
+from compiler.draft.partition import ROW
 from compiler.frontend import NoProgram
 from compiler.phases import PhasesKernel
 from compiler.products import ProductKernel
@@ -197,12 +198,12 @@ class HostFile:
                 if not text.isdigit() or int(text) >= NARROW:
                     guards.append(f"{text} < INT64_C({NARROW})")
         plans = zip(functions, version.kernels, strict=True)
-        rows = [(f.kernel, p.sketch, _ragged(p)) for f, p in plans if isinstance(p.sketch, Rows)]
-        rows = [one for one in rows if not one[1].by_size] or rows
-        for kernel, sketch, ragged in rows:
+        rows = [(f.kernel, plan) for f, plan in plans if f.kernel.layout == ROW]
+        rows = [(k, plan) for k, plan in rows if not (isinstance(plan.sketch, Rows) and plan.sketch.by_size)] or rows
+        for kernel, plan in rows:
             if version.longest is not None:
-                most = min(version.longest, sketch.longest or version.longest)
-                guards.append(f"{_packs(program, kernel.length, kernel.width, ragged)} <= {most}")
+                most = min(version.longest, getattr(plan.sketch, "longest", None) or version.longest)
+                guards.append(f"{_packs(program, kernel.length, kernel.width, _ragged(plan))} <= {most}")
             guards += [f"{in_axes(program, kernel.rows)} < {version.most_rows}"] if version.most_rows else []
         return list(dict.fromkeys(g for g in guards if not always(g)))
 
