@@ -88,12 +88,46 @@ def _real_of(node: fx.Node, name: str) -> fx.Node | None:
     return real if name == "aten.real.default" else imaginary
 
 
+PLACED = ("aten.where.self", "aten.slice_scatter.default", "aten.select_scatter.default", "aten.copy.default")
+"""Operators that put one complex tensor into another, as they do with the two parts."""
+
+
+def _operands(node: fx.Node) -> list[Any]:
+    return list(node.args[1:3] if "where" in str(node.target) else node.args[:2])
+
+
+def _filled(node: fx.Node, number: float) -> fx.Node:
+    """A part of a complex tensor that is filled with a number."""
+    value = node.meta["val"].real
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(
+            node.target, (node.args[0], float(number)), {**node.kwargs, "dtype": value.dtype}
+        )
+    made.meta["val"] = torch.empty_like(value)
+    return made
+
+
 def _pair_of(node: fx.Node, name: str) -> tuple[fx.Node, fx.Node] | None:
     def times(a: Any, b: Any) -> fx.Node:
         return insert(node, aten.mul.Tensor, *((a, b) if isinstance(a, fx.Node) else (b, a)))
 
+    if name == "aten.full.default" and not isinstance(node.args[1], complex):
+        return _filled(node, node.args[1]), _filled(node, 0.0)
     if node.kwargs and name != "aten.clone.default":
         return None
+    if name in PLACED and all(map(_is_complex, _operands(node))):
+        pairs = iter([_split(node, one) for one in _operands(node)])
+        parts = [next(pairs) if _is_complex(one) else (one, one) for one in node.args]
+        return tuple(insert(node, node.target, *(pair[at] for pair in parts)) for at in (0, 1))
+    if (
+        name == "aten.einsum.default"
+        and len(node.args) == 2
+        and len(node.args[1]) == 2
+        and all(map(_is_complex, node.args[1]))
+    ):
+        (a, b), (c, d) = (_split(node, one) for one in node.args[1])
+        ac, bd, ad, bc = (insert(node, node.target, node.args[0], [*two]) for two in ((a, c), (b, d), (a, d), (b, c)))
+        return insert(node, aten.sub.Tensor, ac, bd), insert(node, aten.add.Tensor, ad, bc)
     first, *others = node.args
     if name == "aten.polar.default":
         return times(first, insert(node, aten.cos.default, others[0])), times(

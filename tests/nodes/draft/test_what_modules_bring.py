@@ -50,6 +50,13 @@ RIGHT = {
         "last = torch.arange(3) - 3\nreturn x - x.mean(torch.arange(1, x.dim()).tolist(), keepdim=True), "
         "x.amax(torch.arange(1, 3, device=x.device).tolist()) + last.sum()", "[torch.randn(4, 5, 6)]",
     ),
+    "complex numbers put among others": problem(
+        "z = torch.fft.rfft(x)\nw = torch.zeros(5, 6, 4, dtype=z.dtype)\n"
+        "for k in range(3):\n    w[:, :, k] = torch.einsum('bi,io->bo', z[:, :, k], self.a[:, :, k].to(z.dtype))\n"
+        "w[1:3] = torch.where(z[1:3].real > 0, z[1:3], w[1:3] * 1j)\nreturn torch.fft.irfft(w)",
+        "[torch.randn(5, 6, 6)]",
+        "self.a = nn.Parameter(torch.randn(6, 6, 3, dtype=torch.complex64))",
+    ),
     "arithmetic of complex numbers": problem(
         "z = torch.view_as_complex(x) * torch.polar(torch.ones_like(y), y)\n"
         "w = (z.conj() + z * (2 - 1j)).unsqueeze(1).transpose(0, 1) * self.a[:1]\n"
