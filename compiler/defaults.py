@@ -105,7 +105,7 @@ def _versions(
         program = programs(dtype, width)
         apart = _ragged(program, vector) if width == 1 else frozenset()
         kernels = [(kernel, vector if at in apart else 0) for at, kernel in enumerate(program.kernels)]
-        by_tiles = {kernel for kernel in program.kernels if _turns(program, kernel, workloads)}
+        by_tiles = {kernel for kernel in program.kernels if _turns(program, kernel, workloads, choice)}
         held = [longest_row(kernel.tiled) // kernel.width for kernel in by_tiles if kernel.tiled is not None]
         for band, most_rows in (
             ()
@@ -147,11 +147,13 @@ READ_BYTES, LEAST_PACK = 32, 2
 warp's loads takes a line of its own. Fewer elements a pack than that, and what is written is in pieces."""
 
 
-def _turns(program: KernelProgram, kernel: PackedKernel, workloads: list[Workload]) -> bool:
-    """Whether a kernel reads and writes along two axes, neither of them short at any of the sizes."""
+def _turns(program: KernelProgram, kernel: PackedKernel, workloads: list[Workload], choice: ScheduleDefaults) -> bool:
+    """Whether a kernel reads and writes along two axes, neither of them short at any of the sizes; of rows, whether a block of sm_90 holds some."""
     turned, tiled = kernel.turned, kernel.tiled
     if tiled is not None:
-        return all(_value(program, kernel.length, workload) <= longest_row(tiled) for workload in workloads)
+        return choice.clusters and all(
+            _value(program, kernel.length, workload) <= longest_row(tiled) for workload in workloads
+        )
     return turned is not None and all(
         min(_value(program, extent, workload) for extent in (turned.along_extent, turned.across_extent)) >= LEAST_EXTENT
         for workload in workloads

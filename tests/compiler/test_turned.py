@@ -119,6 +119,8 @@ def test_rows_that_lie_apart_are_whole_in_a_block_that_has_room_for_them(form, c
     text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
     assert sketches(text, "float16") == ["row_tiles"]
     check_text(kernel, text, tmp_path)
+    older = source(kernel.spec, (kernel.folder / "reference.py").read_text(), "sm_80")
+    assert "row_tiles" not in older, "its blocks have less shared memory"
 
 
 COLOURS = {
