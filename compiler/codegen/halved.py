@@ -24,7 +24,7 @@ def stage_lines(
     """Lambdas, the call, and the parameters for boxes."""
     lefts, rights = sides_apart(kernel)
     lines, fetched, brought, asked, maps, bytes = [], [], [], [], [], ["0"]
-    structs, members, fetches, to = [], [], [], "to"
+    structs, members, fetches, to, copies = [], [], [], "to", False
     for word, count, first, which in (("left", len(lefts), "first_row", 0), ("right", len(rights), "first_column", 1)):
         places = ("Rows", "Columns")[which]
         size = f"{places} * kTileSteps * 2"
@@ -32,6 +32,7 @@ def stage_lines(
             side, name = sides[at][which], f"{word}Of{at}"
             box = side.box(kind)
             made = side.halved(name, type, places, kind)
+            copies |= box is None and not made.member
             lines += made.bring
             bring = f"{name}({'read, ' if made.member else ''}batch, {first}, start, {to}, thread, threads);"
             if made.member:
@@ -59,7 +60,7 @@ def stage_lines(
     ]  # fmt: skip
     along = ", ".join(str(side.along).lower() for side in sides[0])
     brings = "true" if len(maps) < len(lefts) + len(rights) else "!kAsks"
-    call = f"multiply_halved_tiles<{type}, Rows, Columns, Split, {len(sides)}, {len(lefts)}, {len(rights)}, {along}, kAsks ? {' + '.join(bytes)} : 0, {brings}>"
+    call = f"multiply_halved_tiles<{type}, Rows, Columns, Split, {len(sides)}, {len(lefts)}, {len(rights)}, {along}, kAsks ? {' + '.join(bytes)} : 0, {brings}, {'true' if copies else '!kAsks'}>"
     parameters = [f"[[maybe_unused]] const __grid_constant__ CUtensorMap {name}" for name in maps]
     return lines, [f"{call}(tileMemory, {sizes}, askStage, fetchStage, bringStage, putEight);"], parameters
 

@@ -108,12 +108,17 @@ class OperandSide:
         at = f"const {wide} {self.place} = firstPlace + ofPlace{{}}, {self.step} = firstStep + ofStep{{}};"
         inside = [at.format("", ""), f"if ({self.place} < {self.end} && {self.step} < {self.depth}) {{"]
         struct = f"ReadOf{name[0].upper()}{name[1:]}"
+        each = [
+            "#pragma unroll", "for (int ofEight = 0; ofEight < 8; ++ofEight) {",
+            f"    [[maybe_unused]] {at.format(*(('', ' + ofEight') if self.along else (' + ofEight', '')))}", *indent(lines, 1),
+            f"    eightOf.at[ofEight] = to<{type}>({printed});", "}",
+        ]  # fmt: skip
+        if printed == f"float_of({packs[0][1]}, ofEight)":
+            each = [f"eightOf = eight_of<{type}>({packs[0][1]});"]
         quick = [
             f"store_side<{places}, {along}>(read.{name}, toStage, ofThread, ofThreads, [&](const {struct}& packsRead, int ofPlace, int ofStep, char* toHere) {{",
             f"    Pack<{type}, 8> eightOf = {{}};", *indent(inside, 1), *(f"        const auto {pack} = unpack(packsRead.{pack});" for _, pack, _ in packs),
-            "        #pragma unroll", "        for (int ofEight = 0; ofEight < 8; ++ofEight) {",
-            f"            [[maybe_unused]] {at.format(*(('', ' + ofEight') if self.along else (' + ofEight', '')))}", *indent(lines, 3),
-            f"            eightOf.at[ofEight] = to<{type}>({printed});", "        }", "    }", *stored,
+            *indent(each, 2), "    }", *stored,
         ]  # fmt: skip
         own = batch_parameter(self.kernel.loops_of[0], wide)
         fetch = [

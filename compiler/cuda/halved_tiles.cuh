@@ -84,6 +84,23 @@ __device__ __forceinline__ float float_of(const Pack<uint8_t, 8>& bytes, int at)
     return __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7440 | at % 4)) - 8388608.0f;
 }
 
+template <typename T, typename Byte>
+__device__ __forceinline__ Pack<T, 8> eight_of(const Pack<Byte, 8>& bytes) {
+    Pack<T, 8> made;
+    if constexpr (std::is_same<T, __nv_bfloat16>::value) {  // the upper half of such a float is all of it
+#pragma unroll
+        for (int at = 0; at < 8; at += 2) {
+            reinterpret_cast<uint32_t*>(&made)[at / 2] = __byte_perm(__float_as_uint(float_of(bytes, at)), __float_as_uint(float_of(bytes, at + 1)), 0x7632);
+        }
+    } else {
+#pragma unroll
+        for (int at = 0; at < 8; ++at) {
+            made.at[at] = to<T>(float_of(bytes, at));
+        }
+    }
+    return made;
+}
+
 // 16 bytes into shared memory, zeros where there are none to read. They are there when the thread has waited.
 __device__ __forceinline__ void copy_eight(char* to, const void* from, bool inside) {
 #if __CUDA_ARCH__ >= 800
@@ -204,7 +221,7 @@ __device__ __forceinline__ void exchange_in_fours(float (&numbers)[4]) {
 // All tiles of a block. ask(batch, row, column, step, to, barrier) asks for the boxes of a stage, of `Asked` bytes in all; the rest of it is what
 // fetch(batch, row, column, step, thread, threads) reads and bring(what was read, batch, row, column, step, to, thread, threads) makes and brings. put(batch, row, column, sums of each product) takes eight
 // neighbouring columns. Where `Split` is 0, the blocks of a cluster share a depth.
-template <typename T, int Rows, int Columns, int Split, int Products, int Lefts, int Rights, bool LeftAlongK, bool RightAlongK, int Asked, bool Brings, typename Index, typename Ask, typename Fetch, typename Bring, typename Put>
+template <typename T, int Rows, int Columns, int Split, int Products, int Lefts, int Rights, bool LeftAlongK, bool RightAlongK, int Asked, bool Brings, bool Copies, typename Index, typename Ask, typename Fetch, typename Bring, typename Put>
 __device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batches, Index rows, Index columns, Index depth, Ask ask, Fetch fetch, Bring bring, Put put) {
     constexpr int kSlots = kTileSlots<Rows, Columns, Lefts, Rights>, kStage = kTileStage<Rows, Columns, Lefts, Rights>, kGroups = Rows == 64 ? 2 : 1, kSums = Columns / 2;
     char* const slots = reinterpret_cast<char*>(memory);
@@ -333,8 +350,8 @@ __device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batch
             }
             for (Index stage = from + (kGroups == 1 ? 0 : group); stage < to; stage += kGroups) {
                 wait_at(full + slot * 8, phase);
-                if constexpr (Brings) {
-                    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what other threads' copies and stores have brought
+                if constexpr (Copies) {
+                    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // what other threads' copies have brought; who stores has a fence of his own
                 }
                 if (kGroups == 2 || has_rows) {
                     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -433,5 +450,5 @@ inline bool map_side(CUtensorMap* map, CUtensorMapDataType type, const void* fro
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// As measured on an H200, where all multiprocessors read; of 64 rows as what is read lets expect.
-inline double halved_cycles(int rows, int columns) { return rows == 64 ? 60 + 2.6 * (64 + columns) : 215 + 3.85 * columns; }
+// As measured on an H200, where all multiprocessors read.
+inline double halved_cycles(int rows, int columns) { return rows == 64 ? 240 + 3.3 * columns : 215 + 3.85 * columns; }

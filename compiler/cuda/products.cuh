@@ -106,7 +106,7 @@ inline TilePlan plan_tiles(
                 break;
             }
             const int64_t rounds = (count_tiles(plan, batches, rows, columns) + places.of[doubled] - 1) / places.of[doubled];
-            const double time = rounds * (stages * cycles(plan.rows, plan.columns) + 600 + 8.0 * plan.columns + (plan.split > 1 ? 4000 + 16 * plan.columns : 0));
+            const double time = rounds * (stages * cycles(plan.rows, plan.columns) + 600 + 8.0 * plan.columns + (plan.split > 1 ? 6000 + 32 * plan.columns : 0));
             if (least == 0.0 || time < least) {
                 least = time;
                 best = plan;
