@@ -183,7 +183,7 @@ class Cases:
     ) -> None:
         self.kernel, self.device, self.limit, self.slicing = kernel, device, limit_bytes, slicing
         self.kept: OrderedDict[tuple[str, str], Case] = OrderedDict()
-        self._said: tuple[list[tuple[str, str]], tuple[str, ...]] | None = None
+        self._said: tuple[set[tuple[str, str]], tuple[str, ...]] | None = None
         self._special: dict[tuple[str, str], Case | None] = {}
         """Cases of small workloads, kept."""
         self._scalars: dict[str, tuple[Kernel, Case] | None] = {}
@@ -215,8 +215,8 @@ class Cases:
 
     def once(self, look: Callable[[Spec, Iterable[Case]], tuple[str, ...]]) -> tuple[str, ...]:
         """What `look` says of all kept cases; asked once as long as these are kept."""
-        if self._said is None or self._said[0] != list(self.kept):
-            self._said = list(self.kept), look(self.kernel.spec, self.kept.values())
+        if self._said is None or self._said[0] != self.kept.keys():  # in whatever order they were used last
+            self._said = set(self.kept), look(self.kernel.spec, self.kept.values())
         return self._said[1]
 
     def other_scalars(self, workload: Workload) -> tuple[Kernel, Case] | None:

@@ -6,7 +6,7 @@ output in every trial. Whoever reports a fast_p reports it with and without thos
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from harness.checks.cases import Case
@@ -25,20 +25,22 @@ TOLERANCE = 1e-4
 
 def holes(spec: Spec, cases: Iterable[Case]) -> tuple[str, ...]:
     """What no case of any distribution has shown, one sentence each: who gets only that wrong passes all checks."""
-    found = [case for case in cases if isinstance(case.expected, Right)]
+    # The smallest first: what one of them shows is asked of no larger one.
+    found = sorted((case for case in cases if isinstance(case.expected, Right)), key=lambda case: case.size)
     if not found:
         return ()
     floats = [tensor.name for tensor in spec.inputs if found[0].inputs[tensor.name].dtype.is_floating_point]
     said = []
-    drawn = {name: [case.inputs[name].double() for case in found] for name in floats}
-    if floats and not any(
-        bool((one < 0).any()) and bool((one > 0).any()) for values in drawn.values() for one in values
-    ):
+
+    def drawn(name: str) -> Iterator[torch.Tensor]:
+        return (case.inputs[name].double() for case in found)
+
+    if floats and not any(bool((one < 0).any()) and bool((one > 0).any()) for name in floats for one in drawn(name)):
         said.append("no float input ever held values of both signs: the identity would pass for relu or abs")
-    for name, values in drawn.items():
-        if all(one.numel() > 1 and bool((one == one.view(-1)[0]).all()) for one in values):
+    for name in floats:
+        if all(one.numel() > 1 and bool((one == one.view(-1)[0]).all()) for one in drawn(name)):
             said.append(f"{name} never held more than one value at a time")
-        elif all(one.shape[-1] > 2 and bool((one.diff(dim=-1) >= 0).all()) for one in values):
+        elif all(one.shape[-1] > 2 and bool((one.diff(dim=-1) >= 0).all()) for one in drawn(name)):
             said.append(f"{name} was never out of order")
     for tensor in spec.outputs:
         known = [(case, case.expected) for case in found if isinstance(case.expected, Right)]
@@ -47,9 +49,9 @@ def holes(spec: Spec, cases: Iterable[Case]) -> tuple[str, ...]:
             continue
         if all(bool((value == value.view(-1)[0]).all()) for _, value in outputs):
             said.append(f"{tensor.name} never had to hold more than one value at a time: a constant would do")
-        for name, values in drawn.items():
-            pairs = [(one, value) for one, (_, value) in zip(values, outputs, strict=False)]
-            if all(one.shape == value.shape and bool((one == value).all()) for one, value in pairs):
+        for name in floats:
+            pairs = zip(drawn(name), outputs, strict=False)
+            if all(one.shape == value.shape and bool((one == value).all()) for one, (_, value) in pairs):
                 said.append(f"{tensor.name} was always the same as {name}: a copy would do")
     return tuple(f"not seen by any check: {sentence}" for sentence in said)
 
