@@ -265,23 +265,34 @@ __device__ __forceinline__ int64_t count_held(int64_t begin, int64_t end, Holds 
 // the last of its elements, and each lane between these.
 template <typename Span, typename Holds, typename Put>
 __device__ __forceinline__ void phase_ranks(Span span, int64_t count, int64_t length, Holds holds, Put put) {
-    constexpr int64_t kEach = 32 * 8;
+    constexpr int kOwn = 8, kEach = 32 * kOwn;
     const int64_t warps = blockDim.x / 32, step = span.blocks() * warps * kEach;
     for (int64_t first = (span.block() * warps + threadIdx.x / 32) * kEach; first < count; first += step) {
         const int64_t last = (first + kEach < count ? first + kEach : count) - 1;
         const int64_t least = count_held(0, length, [=](int64_t one) { return holds(one, first); });
         const int64_t most = count_held(least, length, [=](int64_t one) { return holds(one, last); });
-        for (int64_t at = first + threadIdx.x % 32; at <= last; at += 32) {
-            int64_t begin = least, end = most;
-            while (begin < end) {
-                const int64_t middle = (begin + end) / 2;
-                if (holds(middle, at)) {
-                    begin = middle + 1;
-                } else {
-                    end = middle;
-                }
+        int64_t found[kOwn];
+#pragma unroll
+        for (int one = 0; one < kOwn; ++one) {
+            found[one] = least;
+        }
+        int64_t ahead = 1;
+        while (2 * ahead <= most - least) {
+            ahead *= 2;
+        }
+        for (; ahead > 0; ahead /= 2) {
+#pragma unroll
+            for (int one = 0; one < kOwn; ++one) {
+                const int64_t at = first + 32 * one + threadIdx.x % 32, asked = found[one] + ahead;
+                found[one] = at <= last && asked <= most && holds(asked - 1, at) ? asked : found[one];
             }
-            put(at, begin);
+        }
+#pragma unroll
+        for (int one = 0; one < kOwn; ++one) {
+            const int64_t at = first + 32 * one + threadIdx.x % 32;
+            if (at <= last) {
+                put(at, found[one]);
+            }
         }
     }
     __syncthreads();

@@ -98,3 +98,28 @@ def test_what_is_dear_is_computed_once_and_neighbours_read_a_table_side_by_side(
     kept = kept[: kept.index("\n}\n")]
     assert kept.count("tanhf(") == kept.count("table[") == kept.count("exp(") == 1
     check_text(folder_of(tmp_path, spec, BIASED), text, tmp_path, offsets=(0,))
+
+
+WINDOWED = """\
+import torch
+
+
+def reference(x, table, place):
+    bias = table[place.view(-1)].view(*place.shape, -1).permute(2, 0, 1)
+    return {"y": torch.softmax(x + bias, -1)}
+"""
+
+
+def test_rows_of_odd_length_that_read_a_table_are_taken_one_by_one(tmp_path):
+    tensors = {
+        "x": "in heads cols cols",
+        "table": "in places heads",
+        "place": "in cols cols int64 index:places",
+        "y": "out heads cols cols",
+    }
+    sizes = [{"heads": 2, "cols": c, "places": 2 * c + 3} for c in (49, 5)]
+    spec = made(sizes, ("float16",), ("cuda",), tensors=tensors)
+    versions = Meaning(spec, WINDOWED).first_schedule("sm_90", "cuda").versions["float16"]
+    sketch = next(version for version in versions if version.vector == 1).kernels[0].sketch
+    assert sketch.team and not sketch.ragged
+    check_text(folder_of(tmp_path, spec, WINDOWED), source(spec, WINDOWED), tmp_path, offsets=(0, 1))
