@@ -228,6 +228,9 @@ OF_PARTS = {
     "a byte of bits": (
         "out rows cols//8 uint8", "((x > 0).view(x.shape[0], -1, 8).int() * 2 ** torch.arange(8, dtype=torch.int32)).sum(-1).to(torch.uint8)", 64, "elements",
     ),
+    "a word of bits": (
+        "out rows cols//32 int32", "((x > 0).view(x.shape[0], -1, 32).int() << torch.arange(32, dtype=torch.int32)).sum(-1).to(torch.int32)", 64, "rows",
+    ),
     "steps beside a pack": (
         "out rows cols", "sum(torch.nn.functional.pad(x, (3, 2))[:, k : k + x.shape[1]] * (k - 2) for k in range(6))", 40, "elements",
     ),
