@@ -133,7 +133,9 @@ def test_values_stay_in_their_distribution(dtype: str, kind: str, goes_round: bo
             other = (one.a ^ one.x)[at_a : at_a + one.size].view(made.dtype)
             alike = exponents(made) == exponents(drawn)
             assert bool((alike | (exponents(made) == exponents(other))).all()), "as large as one of two draws"
-            assert bool(alike.all()) == (goes_round or bool((exponents(other) == exponents(drawn)).all()))
+            differ = int((exponents(other) != exponents(drawn)).sum())
+            if goes_round or differ == 0 or differ > 20:  # few that differ may all fall one way, once in 200 times
+                assert bool(alike.all()) == (goes_round or differ == 0)
             assert torch.equal(wide == 0, from_ == 0), "zeros stay zeros, and there are no others"
             left = wide[wide != 0]  # of a tiny float8 nothing
             assert 0.4 < float((left < 0).double().mean()) < 0.6 or not len(left), "signs are drawn again"
