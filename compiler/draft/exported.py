@@ -300,7 +300,7 @@ def _follow(
 
     def traced(answers: Answers | None = None) -> TracedModule:
         if casts:
-            return _with_data(module, spec, given, dtype, again, answers, counts)
+            return _with_data(module, spec, given, dtype, fixed, again, answers, counts)
         before = Held(model)
         try:
             if again:
@@ -315,7 +315,7 @@ def _follow(
                 raise  # else it makes tensors on the device of no input
         finally:
             before.restore()
-        return _with_data(module, spec, given, dtype, again, answers, counts)
+        return _with_data(module, spec, given, dtype, fixed, again, answers, counts)
 
     try:
         return traced()
@@ -342,6 +342,7 @@ def _with_data(
     spec: pytree.TreeSpec,
     given: list[Any],
     dtype: torch.dtype | None,
+    fixed: bool,
     again: bool,
     answers: Answers | None,
     counts: set[str] | None,
@@ -358,7 +359,7 @@ def _with_data(
         inputs = [
             torch.empty(a.shape, dtype=a.dtype, device="cpu") if isinstance(a, torch.Tensor) else a for a in given
         ]
-    return trace(model, spec, inputs, answers=answers, counts=counts)
+    return trace(model, spec, inputs, fixed, answers, counts)
 
 
 def _answers(module: types.ModuleType, inputs: list[Any]) -> Answers | None:

@@ -318,3 +318,11 @@ def test_a_place_and_a_shift_that_are_read_of_tensors(tmp_path):
     for seed in range(3):
         pair.check(seed, pair.inputs(seed))
     pair.check(0, [pair.inputs(0)[0], torch.tensor(-2)], as_written=True)
+
+
+def test_sizes_are_not_left_open_beside_a_tensor_of_no_input(tmp_path):
+    """Half of a batch, rounded up, is no size that a draft has; the module makes a tensor on the device of no input."""
+    text = problem("return torch.cat([y.softmax(0) for y in x.chunk(2)]) * torch.ones(37)", "[torch.randn(6, 37)]")
+    pair = Pair(text, tmp_path)
+    pair.check(0, pair.inputs(0))
+    pair.check(0, pair.inputs(0, leading=5), as_written=True)
