@@ -106,7 +106,7 @@ def launch_halved(
         (rows, columns, most if clusters else 1) for rows, columns, most in HALVED[len(kernel.sides)]
         if least <= columns and (columns <= BROUGHT[1] or all_mapped)
     ]  # fmt: skip
-    wide = any(p.startswith("int64_t ") for p in function.parameters)
+    wide = any(f"int64_t {size}" in function.parameters for end in kernel.ends for size in end.free_symbols)
     if wide:  # a product of more than 2^31 elements has many tiles
         cuts, clusters = [(rows, columns, 1) for rows, columns, _ in cuts[-1:]], False
     arms = []
