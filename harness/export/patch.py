@@ -115,6 +115,10 @@ def patch_files(
         raise ExportError(
             f"{name} is in the form {mine} and the winner in {theirs}: only a plain C winner is called from another form"
         )
+    if mine != "plain" and device == "cuda" and path.suffix in HOST_SUFFIXES:
+        beside = str(path.with_name(f"{path.stem}.astrolabe.h"))
+        called = _calling(spec, own, winner, FORMS[mine], PurePosixPath(beside).name, device)
+        return {name: called, **_apart(spec, winner, beside)}
     if mine != "plain":
         called = _calling(spec, own, winner, FORMS[mine], PurePosixPath(beside).name, device)
         return {name: called, beside: _header(spec, winner)}
@@ -131,6 +135,34 @@ def patch_files(
         f"neither {name} nor a header of its own calls or launches {function}: bind the function that does (build.binding), or take the "
         "winner as a package (--to)"
     )
+
+
+HOST_SUFFIXES = (".cpp", ".cc", ".cxx")
+"""Of files that no nvcc compiles."""
+
+
+def _apart(spec: Spec, winner: str, header: str) -> dict[str, str]:
+    """The winner in CUDA as a file of its own, to be built too, and the header by which a file of C++ calls it."""
+    declared, text = list[str](), _header(spec, winner).replace("#pragma once\n", "")
+    for entry in (name for dtype in spec.dtypes for name in spec.entry_names(dtype)):
+        if found := re.search(rf"^inline (void {entry}\s*\([^()]*\))\s*\{{", text, re.MULTILINE):
+            declared.append(f"{found[1]};")
+            text = f"{text[: found.start()]}{text[found.start() + len('inline ') :]}"
+    includes = [
+        f"#include <{name}>" for name in ("cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "cuda_runtime.h", "stdint.h")
+    ]
+    space_text = "\n".join([f"namespace {space(spec)} {{", *dict.fromkeys(declared), "}", ""])
+    return {
+        header: "\n".join(
+            [
+                "// Found and measured by Astrolabe; its .cu beside it is to be built, too.",
+                "#pragma once",
+                *includes,
+                space_text,
+            ]
+        ),
+        header.removesuffix(".h") + ".cu": f'#include "{PurePosixPath(header).name}"\n{text}',
+    }
 
 
 def _unreached_as_before(spec: Spec, own: str, winner: str, device: Device) -> str:
@@ -497,9 +529,9 @@ def compile_patched(
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder:
         build = compile_build("", text, module, Path(folder), facts, brought, **entry)
         for other, more in beside.items():
-            if build.ok and other.endswith(".cpp"):  # beside a file of C
+            if build.ok and other.endswith((".cpp", ".cu")):  # beside a file of C, or one of C++ that no nvcc compiles
                 (apart := Path(folder, "beside")).mkdir()
-                build = compile_build("", more, module, apart, facts, brought)
+                build = compile_build("", more, backends.for_source(more, device), apart, facts, brought)
     if re.search(r"cannot find -l(c10|torch)_cuda", build.log):
         return f"{name} was compiled with the winner, by {build.backend}, and not linked: torch has no CUDA here"
     if (absent := re.search(r"fatal error: (\S+): No such file", build.log)) and (

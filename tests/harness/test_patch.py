@@ -262,6 +262,30 @@ def test_a_python_function_that_makes_its_output_is_refused() -> None:
         patch.patch_files(TWICE.model_copy(update={"dtypes": ("float32",)}), own, own, TWICE_WINNER, "own.py", "cuda")
 
 
+@pytest.mark.skipif(cuda_home() is None, reason="nvcc is not here")
+def test_a_winner_in_cuda_stands_beside_a_file_that_no_nvcc_compiles(tmp_path: Path) -> None:
+    winner = KERNEL.baseline("cuda")[1].read_text()
+    after = patch.patch_files(SPEC, RETURNING, RETURNING, winner, "act.cpp", "cuda")
+    assert (
+        list(after) == ["act.cpp", "act.astrolabe.h", "act.astrolabe.cu"]
+        and "__global__" not in after["act.astrolabe.h"]
+    )
+    for name, text in after.items():
+        (tmp_path / name).write_text(text)
+    subprocess.run(
+        ["nvcc", "-c", "-arch=sm_90", "-std=c++17", "act.astrolabe.cu", "-o", "k.o"], cwd=tmp_path, check=True
+    )
+    called = set(re.findall(r"astrolabe_silu_and_mul::(\w+)\(", after["act.cpp"]))
+    held = subprocess.run(
+        ["nm", "-C", "--defined-only", "k.o"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert called and all(re.search(rf" T astrolabe_silu_and_mul::{one}\(", held.stdout) for one in called)
+    (tmp_path / "h.cpp").write_text('#include "act.astrolabe.h"\n')
+    subprocess.run(
+        ["nvcc", "-c", "-std=c++17", "h.cpp", "-o", "h.o"], cwd=tmp_path, check=True
+    )  # by the host's compiler
+
+
 def test_an_extension_that_returns_its_output_returns_the_winners() -> None:
     after = patch.patch_files(SPEC, RETURNING, RETURNING, PLAIN, "act.cpp", "cpu")["act.cpp"]
     assert "auto out_ = at::empty({tokens_, hidden_}, input.options()" in after and "return out_;" in after
