@@ -331,7 +331,9 @@ def rows_function(
         window_bytes(loaded, beside) + 4 * len(numbers),
         bytes_between(text, passes, again_by, beside),
     )
-    made_at_once = 2 if loops == 1 and not parts else int(bool(online))
+    own = [w for w in text.windows(roots) if w.by is None and w.base.free_symbols & text.levels[0]]
+    streams = sum(w.width * w.buffer.dtype.itemsize for w in own) >= 16  # else few bytes are on their way in a loop
+    made_at_once = 2 if loops == 1 and not parts and (online or streams) else int(bool(online))
     return finish_function(
         text, name, opening, parameters, arguments, top, mark, roots, stores, kept=bytes, online=made_at_once
     )
