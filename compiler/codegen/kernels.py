@@ -331,8 +331,12 @@ def rows_function(
         window_bytes(loaded, beside) + 4 * len(numbers),
         bytes_between(text, passes, again_by, beside),
     )
-    own = [w for w in text.windows(roots) if w.by is None and w.base.free_symbols & text.levels[0]]
-    streams = sum(w.width * w.buffer.dtype.itemsize for w in own) >= 16  # else few bytes are on their way in a loop
+    moved = [
+        window for window in text.windows(roots) if window.by is None and window.base.free_symbols & text.levels[0]
+    ]
+    streams = (
+        sum(window.width * window.buffer.dtype.itemsize for window in moved) >= 16
+    )  # else a loop has few bytes on their way
     made_at_once = 2 if loops == 1 and not parts and (online or streams) else int(bool(online))
     return finish_function(
         text, name, opening, parameters, arguments, top, mark, roots, stores, kept=bytes, online=made_at_once
