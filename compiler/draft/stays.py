@@ -27,7 +27,7 @@ OPERATORS.define("part(Tensor[] inputs, str path, int call) -> Tensor[]")
 
 
 @dataclass
-class Call:
+class PartCall:
     """One of a part: what it was given and what it returned, as nests whose tensors hold no values."""
 
     given: tuple
@@ -42,7 +42,7 @@ class Call:
 class Part:
     text: str
     """In Python."""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[PartCall] = field(default_factory=list)
 
 
 PARTS: dict[str, Part] = {}
@@ -84,7 +84,7 @@ def remember(module: types.ModuleType, model: torch.nn.Module, paths: set[str]) 
             returned = forward(*given, **named)
             if not tensors or versions != [leaf._version for leaf in tensors]:
                 raise NoDraft(f"{path} is followed by no exporter, and takes no tensor or changes what it is given")
-            PARTS[path].calls.append(Call(*without_data((given, named, returned))))
+            PARTS[path].calls.append(PartCall(*without_data((given, named, returned))))
             return returned
 
         return recorded
