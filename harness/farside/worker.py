@@ -349,7 +349,7 @@ class RequestLoop:
             body = -(-size // page) * page
             base = libc.mmap(None, body + 2 * wide, 0, private_anonymous, -1, 0)
             if base in (None, ctypes.c_void_p(-1).value):
-                raise OSError(ctypes.get_errno(), "mmap")
+                raise MemoryError(f"mmap: {os.strerror(ctypes.get_errno())}")
             first = base + wide
             libc.mprotect(first, body, mmap.PROT_READ | mmap.PROT_WRITE)
             at = first + (body - size if fence["end"] else 0)

@@ -17,6 +17,7 @@ from harness.checks.buffers import GuardedBuffers, LaidOutAnewError
 from harness.checks.layout import Layout
 from harness.device import ArgumentBuffers, facts
 from harness.evaluate import Evaluator
+from harness.farside import worker
 from harness.farside.worker import CTYPES, words_of
 from harness.timing.neighbours import BESIDE
 from kernels import catalog
@@ -118,3 +119,13 @@ def test_a_question_whose_memory_was_laid_out_anew_is_asked_once_more() -> None:
         return "the verdict"
 
     assert Evaluator._judge(Mock(), Mock(answer=answer)) == "the verdict"
+
+
+def test_no_room_for_a_tensor_on_pages_of_its_own_is_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate that leaks was INCORRECT, by chance, where its memory ended in that check."""
+    monkeypatch.setattr(worker, "FENCE_BYTES", 1 << 60)
+    memory = ctypes.create_string_buffer(64)
+    requests = object.__new__(worker.RequestLoop)
+    requests.arenas = {"a": (ctypes.addressof(memory), 64)}  # type: ignore[assignment]
+    with pytest.raises(MemoryError, match="mmap: Cannot allocate memory"):
+        requests.call_fenced(lambda *_: None, [["p", "a", 0]], {"end": True, "tensors": [[64, False]]})

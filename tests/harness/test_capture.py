@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import silu
 
 from harness import capture
+from harness.capture import distribution_of
 from harness.capture.source import CaptureError
 from harness.problems import pytorch
 from kernels.importers import sol_execbench
@@ -228,3 +229,8 @@ def test_what_had_strides_is_said_of_every_verdict(tmp_path: Path):
     assert problem.definition.strided == ("x",)
     with closing(pytorch.load(str(tmp_path / "strided"), "cpu")) as opened:
         assert "x had strides where it was captured" in opened.says()
+
+
+def test_few_numbers_of_few_bits_are_normal_though_two_halves_share_some() -> None:
+    draw = torch.Generator().manual_seed(1)
+    assert {distribution_of(torch.randn(128, generator=draw).bfloat16()) for _ in range(60)} == {"ordinary"}

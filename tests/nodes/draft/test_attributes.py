@@ -1,5 +1,6 @@
 """What forward leaves in attributes of Model and of its parts, and what a part looks at before it sets itself up."""
 
+import importlib
 from unittest.mock import patch
 
 import pytest
@@ -308,7 +309,8 @@ def test_a_module_that_takes_numbers_alone_works_where_its_weights_are(tmp_path)
 
 
 def test_a_place_and_a_shift_that_are_read_of_tensors(tmp_path):
-    """As Autoformer rolls by its largest correlations."""
+    """As Autoformer rolls by its largest correlations; also where a compiler of folders, which knows remainders of integers, is in the process."""
+    importlib.import_module("compiler.program")
     text = problem(
         "mean = x.mean(0)\nat = mean.topk(2)[1]\nw = torch.stack([x[:, at[k]] for k in range(2)], -1).softmax(-1)\n"
         "return sum(torch.roll(x, -int(at[k]), -1) * w[:, k, None] for k in range(2)) + x[:, int(y)][:, None]",
