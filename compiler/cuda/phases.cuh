@@ -28,12 +28,20 @@ __device__ __forceinline__ void phase_map(Span span, int64_t outer, int64_t inne
 template <typename Span, typename Body>
 __device__ __forceinline__ void phase_scatter(Span span, int64_t outer, int64_t inner, Body body) { phase_map(span, outer, inner, body); }
 
+__device__ __forceinline__ bool is_shared([[maybe_unused]] const void* at) {
+#if defined(__CUDA_ARCH__) && defined(__CUDACC__)
+    return __isShared(at);
+#else
+    return false;
+#endif
+}
+
 template <typename T>
 __device__ __forceinline__ void phase_add(T* to, T value) { atomicAdd(to, value); }
 template <>
 __device__ __forceinline__ void phase_add<int64_t>(int64_t* to, int64_t value) {
 #if defined(__CUDA_ARCH__) && defined(__CUDACC__)
-    if (__isShared(to)) {  // where 64 bits are added by a loop, and 32 by one instruction
+    if (is_shared(to)) {  // where 64 bits are added by a loop, and 32 by one instruction
         unsigned* const words = reinterpret_cast<unsigned*>(to);
         const unsigned low = static_cast<unsigned>(value), before = atomicAdd(words, low);
         const unsigned high = static_cast<unsigned>(value >> 32) + (before + low < before);
@@ -162,6 +170,12 @@ __device__ __forceinline__ void join_runs(Span span, int64_t outer, int64_t inne
 // Every lane's value into its place, none where that is below zero; lanes side by side that name one place are joined first if there are many.
 template <template <typename> class How, typename T>
 __device__ __forceinline__ void join_lanes(T* to, int64_t place, T value) {
+    if (std::is_integral<T>::value && is_shared(to)) {  // one instruction each, which asking the neighbours made 1.3 times as long (H200)
+        if (place >= 0) {
+            How<T>::into(to + place, value);
+        }
+        return;
+    }
     const int lane = threadIdx.x % 32;
     const int64_t left = __shfl_up_sync(0xffffffffu, place, 1);
     const bool is_first = lane == 0 || left != place;
