@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,17 @@ def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged
 def may_approximate(program: KernelProgram) -> bool:
     """Whether exact functions may be the device's fast ones."""
     return all(b.dtype not in (torch.float32, torch.float64) for b in _large(program))
+
+
+class TileText(Text):
+    """Of a kernel that reads some buffers from tiles in shared memory, never through windows of their own."""
+
+    def __init__(self, program: KernelProgram, kernel: PackedKernel, wide: str, tiles: Collection[Buffer]) -> None:
+        super().__init__(program, kernel, wide, may_approximate(program))
+        self.tiles, self.staged = tiles, {}
+
+    def window(self, buffer: Buffer, place: Index, by=None, lanes=None) -> tuple[Window, Index] | None:
+        return None if buffer in self.tiles else super().window(buffer, place, by, lanes)
 
 
 SMALL_SHARE = 16

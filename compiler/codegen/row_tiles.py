@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.codegen.kernels import KernelFunction, in_axes, may_approximate, rows_function
-from compiler.codegen.text import Text, Window
-from compiler.draft.index import Index
+from compiler.codegen.kernels import KernelFunction, TileText, in_axes, rows_function
 from compiler.draft.printing import index_text
-from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
 from compiler.row_tiles import TiledRows
 from compiler.schedule import RowTiles
@@ -17,32 +14,20 @@ IN_FLIGHT = 16
 """Elements that a thread loads before it puts the first into its tile."""
 
 
-class TiledText(Text):
-    """Of rows in tiles."""
-
-    def __init__(self, program: KernelProgram, kernel: TiledRows, wide: str) -> None:
-        super().__init__(program, kernel, wide, may_approximate(program))
-        self.levels[0] |= {kernel.own_row}
-        self.tiles = kernel.tiles
-        self.staged = {}
-
-    def window(self, buffer: Buffer, place: Index, by=None, lanes=None) -> tuple[Window, Index] | None:
-        return None if buffer in self.tiles else super().window(buffer, place, by, lanes)
-
-
 def tiles_function(
     program: KernelProgram, kernel: TiledRows | None, name: str, narrow: bool, pdl: bool
 ) -> KernelFunction:
     """`template <int Threads, int Team, int Split>`: `Threads / Team` rows to a block."""
     assert kernel is not None, "only kernels that have tiles are planned so"
-    text = TiledText(program, kernel, "int" if narrow else "int64_t")
+    text = TileText(program, kernel, "int" if narrow else "int64_t", kernel.tiles)
+    text.levels[0] |= {kernel.own_row}
     fills = list(kernel.tiles.values())
     return rows_function(
         program, kernel, name, narrow, False, pdl, text=text, brought=fills, fill=lambda: _fill(text, kernel)
     )
 
 
-def _fill(text: TiledText, kernel: TiledRows) -> list[str]:
+def _fill(text: TileText, kernel: TiledRows) -> list[str]:
     wide, row, at = text.wide, kernel.fill_row, kernel.fill_at
     length, rows = (index_text(size, text.index_names) for size in (kernel.length, kernel.rows))
     lines = [

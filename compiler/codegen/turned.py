@@ -6,12 +6,9 @@ from dataclasses import replace
 
 import sympy
 
-from compiler.codegen.kernels import KernelFunction, finish_function, in_axes, may_approximate, signature, wait
+from compiler.codegen.kernels import KernelFunction, TileText, finish_function, in_axes, signature, wait
 from compiler.codegen.levels import hoist, indent, parts_of, run_pass
-from compiler.codegen.text import Text, Window
-from compiler.draft.index import Index
 from compiler.draft.printing import Scope, index_text
-from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
 from compiler.schedule import WARP, Turned
 from compiler.turned import TurnedKernel
@@ -23,26 +20,14 @@ LEAST_RUN = 8
 """Packs along that a warp writes beside each other at least."""
 
 
-class TurnedText(Text):
-    """Of a kernel whose tiles are told by the thread's pack and column in them."""
-
-    def __init__(self, program: KernelProgram, kernel: TurnedKernel, wide: str) -> None:
-        super().__init__(program, kernel, wide, may_approximate(program))
-        self.levels[0] |= kernel.batch.free_symbols
-        self.levels[1] |= {kernel.across, kernel.own_pack, kernel.own_column}
-        self.tiles = kernel.tiles
-        self.staged = {}
-
-    def window(self, buffer: Buffer, place: Index, by=None, lanes=None) -> tuple[Window, Index] | None:
-        return None if buffer in self.tiles else super().window(buffer, place, by, lanes)
-
-
 def tile_function(
     program: KernelProgram, kernel: TurnedKernel | None, name: str, narrow: bool, pdl: bool
 ) -> KernelFunction:
     """`template <int Threads, int Along, int Across>`: a block to a tile."""
     assert kernel is not None, "only kernels that have tiles are planned so"
-    text = TurnedText(program, kernel, "int" if narrow else "int64_t")
+    text = TileText(program, kernel, "int" if narrow else "int64_t", kernel.tiles)
+    text.levels[0] |= kernel.batch.free_symbols
+    text.levels[1] |= {kernel.across, kernel.own_pack, kernel.own_column}
     stores, _, roots = parts_of(text)
     fills = [fill.load for fill in kernel.tiles.values()]
     parameters, arguments = signature(
@@ -89,7 +74,7 @@ def tile_function(
     return replace(function, packed=tuple(dict.fromkeys([*function.packed, *brought])))
 
 
-def _fill(text: TurnedText, kernel: TurnedKernel, along: str, across: str) -> list[str]:
+def _fill(text: TileText, kernel: TurnedKernel, along: str, across: str) -> list[str]:
     """All of a thread's packs are on their way before the first is put into its tile."""
     wide, row, pack = text.wide, kernel.fill_row, kernel.fill_pack
     declared, loads, puts = [], [], []

@@ -29,6 +29,18 @@ BY_TILES = set(TURNED) - BY_ROWS - {"three axes about", "one element many times"
 """Of the others one is guarded, where no tile would be loaded whole, and one is the same along what it writes."""
 
 
+def text_of(kernel) -> str:
+    return source(kernel.spec, (kernel.folder / "reference.py").read_text())
+
+
+def of_one_input(form: list[str], sizes, dtype: str, tmp_path):
+    """`form`: x, out and the value; the folder and its text."""
+    x, out, value = form
+    spec = made(sizes, (dtype,), ("cuda",), tensors={"x": x, "out": out})
+    kernel = folder_of(tmp_path, spec, f'import torch\n\n\ndef reference(x):\n    return {{"out": {value}}}\n')
+    return kernel, text_of(kernel)
+
+
 def folder(form: str, dtype: str, tmp_path):
     x, out, value = TURNED[form]
     tensors = {"x": x, "w": "in c", "z": "in n s c", "k": "in n c s int8 integers:-3:4", "out": out}
@@ -47,7 +59,7 @@ def sketches(text: str, dtype: str) -> list[str]:
 @pytest.mark.parametrize("form", TURNED)
 def test_what_goes_across_is_right_in_the_emulation(form, dtype, tmp_path):
     kernel = folder(form, dtype, tmp_path)
-    text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
+    text = text_of(kernel)
     assert ("turned" in sketches(text, dtype), "row_tiles" in sketches(text, dtype)) == (
         form in BY_TILES,
         form in BY_ROWS,
@@ -116,7 +128,7 @@ def test_rows_that_lie_apart_are_whole_in_a_block_that_has_room_for_them(form, c
     )
     names = ", ".join(t.name for t in spec.inputs)
     kernel = folder_of(tmp_path, spec, f'import torch\n\n\ndef reference({names}):\n    return {{"out": {value}}}\n')
-    text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
+    text = text_of(kernel)
     assert sketches(text, "float16") == ["row_tiles"]
     check_text(kernel, text, tmp_path)
     older = source(kernel.spec, (kernel.folder / "reference.py").read_text(), "sm_80")
@@ -133,10 +145,8 @@ COLOURS = {
 
 @pytest.mark.parametrize("form", COLOURS)
 def test_a_thread_has_all_colours_of_its_elements(form, tmp_path):
-    x, out, value, moved = COLOURS[form]
-    spec = made(({"n": 2, "s": 64}, {"n": 3, "s": 21}), ("float16",), ("cuda",), tensors={"x": x, "out": out})
-    kernel = folder_of(tmp_path, spec, f'import torch\n\n\ndef reference(x):\n    return {{"out": {value}}}\n')
-    text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
+    *given, moved = COLOURS[form]
+    kernel, text = of_one_input(given, ({"n": 2, "s": 64}, {"n": 3, "s": 21}), "float16", tmp_path)
     assert moved in text and sketches(text, "float16") == ["elements"]
     check_text(kernel, text, tmp_path)
 
@@ -153,10 +163,7 @@ FOLDED = {
 
 @pytest.mark.parametrize("form", FOLDED)
 def test_neighbours_that_one_thread_folds_come_in_packs(form, tmp_path):
-    x, out, value, load = FOLDED[form]
-    sizes = ({"rows": 5, "k": 16}, {"rows": 3, "k": 5})
-    spec = made(sizes, ("float32",), ("cuda",), tensors={"x": x, "out": out})
-    kernel = folder_of(tmp_path, spec, f'import torch\n\n\ndef reference(x):\n    return {{"out": {value}}}\n')
-    text = source(kernel.spec, (kernel.folder / "reference.py").read_text())
+    *given, load = FOLDED[form]
+    kernel, text = of_one_input(given, ({"rows": 5, "k": 16}, {"rows": 3, "k": 5}), "float32", tmp_path)
     assert load in text
     check_text(kernel, text, tmp_path)

@@ -15,6 +15,7 @@ from harness.capture.source import CaptureError
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import Scalar, Size
+from tests.graph.checkout import write_texts
 
 KERNEL = """
 #include "engine/number.h"
@@ -292,9 +293,8 @@ def test_a_symbol_without_a_body_is_refused() -> None:
 
 
 def test_headers_are_followed_through_the_checkout(tmp_path: Path) -> None:
-    for name, text in {"csrc/k/a.cu": '#include "b.h"\n#include "../c.h"\n#include <lib/d.cuh>\n#include <vector>\n', "csrc/k/b.h": "", "csrc/c.h": "", "include/lib/d.cuh": '#include "e.cuh"\n', "include/lib/e.cuh": "", "setup.py": ""}.items():  # fmt: skip
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    texts = {"csrc/k/a.cu": '#include "b.h"\n#include "../c.h"\n#include <lib/d.cuh>\n#include <vector>\n', "csrc/k/b.h": "", "csrc/c.h": "", "include/lib/d.cuh": '#include "e.cuh"\n', "include/lib/e.cuh": "", "setup.py": ""}  # fmt: skip
+    write_texts(tmp_path, texts)
     found = find_headers(tmp_path / "csrc/k/a.cu")
     assert set(found.files) == {"csrc/k/b.h", "csrc/c.h", "include/lib/d.cuh", "include/lib/e.cuh"}
     assert set(found.folders) == {"csrc/k", "include"} and found.missing == ("vector",)
@@ -405,9 +405,7 @@ def test_doubled():
 
 @pytest.fixture
 def frozen(tmp_path: Path) -> Path:
-    for name, text in FROZEN.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_texts(tmp_path, FROZEN)
     return tmp_path
 
 

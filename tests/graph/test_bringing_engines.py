@@ -11,6 +11,7 @@ from graph.bringing import bring
 from graph.checking import check
 from kernels import catalog
 from kernels.catalog import KernelError
+from tests.graph.checkout import write_texts
 
 ENGINE = {
     "pyproject.toml": "",
@@ -85,9 +86,7 @@ def test_add(count):
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
-    for name, text in ENGINE.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_texts(tmp_path, ENGINE)
     return tmp_path
 
 
@@ -168,9 +167,7 @@ def test_halve(rows):
 
 
 def test_a_function_with_a_gradient_is_brought_by_its_class(tmp_path: Path) -> None:
-    for name, text in FUNCTION.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_texts(tmp_path, FUNCTION)
     to = tmp_path / "made"
     list(bring(f"{tmp_path}/tests/test_halve.py", tmp_path / "engine_z/layers.py", "Halve", to))
     spec = catalog.load(str(to)).spec
@@ -321,9 +318,7 @@ def test_headers_above_and_optional_tensors_of_a_function_that_returns_its_outpu
         "right.py": "import torch\n\n\ndef cells(pos, start):\n    return (pos - start).long()\n\n\ndef arguments():\n"
         "    return [(torch.rand(n, 3), torch.zeros(3)) for n in (30, 500)]\n",
     }
-    for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_texts(tmp_path, texts)
     to, given = tmp_path / "made", f"{tmp_path}/right.py:arguments"
     list(bring(f"{tmp_path}/right.py:cells", tmp_path / "csrc/cpu/own.cpp", "cells", to, arguments=given))
     kernel = catalog.load(str(to))
@@ -360,9 +355,7 @@ def test_texts_lists_streams_and_guards_of_an_engine_without_torch(tmp_path: Pat
         "right.py": "import torch\n\n\ndef scaled(x, how):\n    return x * 2\n\n\ndef arguments():\n"
         "    return [(torch.rand(n, m), 'twice') for n, m in ((30, 7), (500, 11))]\n",
     }
-    for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_texts(tmp_path, texts)
     to, given = tmp_path / "made", f"{tmp_path}/right.py:arguments"
     said = list(bring(f"{tmp_path}/right.py:scaled", tmp_path / "csrc/pool.cpp", "scaled", to, arguments=given))
     build = catalog.load(str(to)).spec.build
