@@ -270,11 +270,12 @@ class Evaluator(EvaluationSession):
 
 
 def begin_building(
-    evaluator: Evaluator, candidate: str = "", make: Callable[[], str] | None = None
+    evaluator: Evaluator, candidate: str = "", make: Callable[[], str] | None = None, *, variants: bool = True
 ) -> threading.Thread:
     """Begin `build_ahead` of the candidate in a thread that keeps silent on failure: whoever asks for a build next finds out, and says so.
 
-    `make` makes a source there, which is built first, and gives its name, or "" where there is none.
+    `make` makes a source there, which is built first, and gives its name, or "" where there is none. Without `variants` nothing else of a
+    candidate is built: nobody is going to search its open integers.
     """
 
     def work() -> None:
@@ -282,7 +283,7 @@ def begin_building(
             name = make() if make else candidate
             if make and name:
                 evaluator.build(name)
-            if name or not make:
+            if variants and (name or not make):
                 evaluator.build_ahead(name)
 
     thread = threading.Thread(target=work, name="build", daemon=True)

@@ -102,6 +102,7 @@ class Here:
                     raise NotFit(f"GPU {self.place.gpu} cannot be used: {missing}")
                 if self.model is None or not held:  # `alive` asks the device after each job
                     self.model = DeviceModel(facts=devices.facts(on), memory_bytes=devices.memory_bytes(on))
+                    self.alive()  # it opens the GPU, for which a first question would wait half a second
             with self.exclusive() if contest and not held else nullcontext():
                 fitness.look(
                     self.place, Path(orders.folder), contest=contest, say=lambda _text: self._note(),

@@ -93,7 +93,7 @@ def drafting(state: State, context: Context) -> Iterator[None]:
         return draft_by_rules(context.store.get(settings.source), settings.device, settings.numerics).source
 
     wanted = subject_of(settings).drafted and not settings.draft and context.policies["drafter"].name == "rules"
-    with _making(draft if wanted else None, context):
+    with _making(draft if wanted else None, context, variants=False):  # a draft is not tuned: these would be waited for in vain
         yield
 
 
@@ -117,18 +117,18 @@ def compiling_ahead(state: State, context: Context, tests: TesterAnswer) -> Iter
             yield
 
 
-def _build(make: Callable[[], str], context: Context) -> threading.Thread:
+def _build(make: Callable[[], str], context: Context, *, variants: bool = True) -> threading.Thread:
     def put() -> str:
         source = make()
         return context.store.put(source) if source.strip() else ""
 
-    return begin_building(context.evaluator, make=put)
+    return begin_building(context.evaluator, make=put, variants=variants)
 
 
 @contextmanager
-def _making(work: Callable[[], str] | None, context: Context) -> Iterator[None]:
+def _making(work: Callable[[], str] | None, context: Context, *, variants: bool = True) -> Iterator[None]:
     """That work and a build of what it makes, ended when this is left."""
-    building = _build(work, context) if work else None
+    building = _build(work, context, variants=variants) if work else None
     try:
         yield
     finally:

@@ -249,6 +249,18 @@ def test_a_gpu_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     assert made.unfit == "GPU 7 cannot be used: no NVIDIA GPU was found" and made.resources() == {}
 
 
+def test_a_gpu_is_opened_before_it_is_lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Or whoever asks first waits for it, and one that cannot be opened is found out by a candidate."""
+
+    def broken() -> None:
+        raise RuntimeError("CUDA error: the GPU has fallen off the bus")
+
+    made = here(tmp_path)
+    monkeypatch.setattr(made, "alive", broken)
+    made.look()
+    assert "fallen off the bus" in made.unfit and made.resources() == {}
+
+
 def test_what_a_gpu_that_fell_off_said_of_a_candidate_is_not_passed_on(tmp_path: Path, monkeypatch):
     made = here(tmp_path)
     made.look()

@@ -20,12 +20,13 @@ from harness.records import Build, Check, Comparison, Interval, Outcome, Suite, 
 from harness.store import Store
 from harness.timing.comparison import compare
 from kernels.spec import Size, Spec, Tensor, Workload
+from nodes.agents import drafter
 from nodes.approve import edit_plan
 from nodes.compile import compile
 from nodes.contest import contest, most_promising
 from nodes.measure import measure
 from nodes.options import ROLES
-from nodes.roles import Attempt, Plan, Usage
+from nodes.roles import Attempt, DraftAnswer, Plan, Usage
 from nodes.select import attempt_of, select, unfit
 from nodes.state import Draft, Incumbent, Spent, State, Stop, merge_attempts
 from nodes.stops import light_fraction, next_stop
@@ -710,6 +711,24 @@ def test_an_edited_plan_keeps_its_name() -> None:
     )
     with pytest.raises(ValueError, match="at least one step"):
         edit_plan(before, "only a title")
+
+
+def test_a_problems_draft_is_built_beside_its_tests_without_the_variants_of_a_search_that_it_will_not_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drafter, "draft_by_rules", lambda *_asked: DraftAnswer(source="text"))
+    told: list[str] = []
+    evaluator = SimpleNamespace(
+        build=lambda candidate: told.append(f"build {candidate}"), build_ahead=lambda candidate: told.append("variants")
+    )
+    settings = SimpleNamespace(source="module", device="cuda", numerics="eager", draft="", kernel="problem.py")
+    context = SimpleNamespace(
+        evaluator=evaluator, policies={"drafter": SimpleNamespace(name="rules")},
+        store=SimpleNamespace(get=lambda _name: "", put=lambda _text: "draft"),
+    )  # fmt: skip
+    with drafter.drafting({"settings": settings}, context):  # type: ignore[arg-type, typeddict-item]
+        pass
+    assert told == ["build draft"]
 
 
 def test_the_variants_that_a_search_tries_first_are_built_while_the_candidate_is_on_a_gpus_host() -> None:
