@@ -11,7 +11,7 @@ each with an Evaluator and a store of its own, as a campaign's runs have them, i
 already; none is begun after --seconds. `compare`: pace, share of linear, the engine's overhead a question, and how often
 FASTER, SLOWER or SAME agree with the first file, of the candidates that both have. `campaign`: `run.py campaign` with the rules
 over a suite, as one engine carries it out, as a record that `compare` reads. `search`: the open integers of a source, searched on
-one device of a cluster and on all that are idle, whose workers have searched before. `width`: a round of four plans on as many
+all devices of a cluster and on one, whose workers have timed a variant before. `width`: a round of four plans on as many
 devices against a round of one.
 """
 
@@ -36,7 +36,9 @@ from benchmarks.comparison import CLOCK_GHZ, FUNCTIONS, LOSE_TIME
 from graph.campaign import Campaign, CampaignEntry
 from harness import engines
 from harness.engines import Engine
-from harness.questions import CheckToolchain, Tune
+from harness.evaluate import Evaluator
+from harness.judge.search import find_open_tunables
+from harness.questions import CheckToolchain, MeasureVariants, Tune
 from harness.report.campaign_page import EAGER
 from harness.store import Store, write_atomically
 from kernels import catalog
@@ -158,24 +160,28 @@ def judge(asked: argparse.Namespace) -> None:
 
 def campaign(asked: argparse.Namespace) -> None:
     """One `run.py campaign`, its engine's overhead noted as it goes; the record is written anew as each problem ends."""
-    opened: list[tuple[Engine, Overhead, int, float]] = []
+    opened: list[tuple[Engine, Overhead, int, float, float]] = []
     open_engine, ended, began = engines.open_engine, Campaign._ended, time.monotonic()
     ends: dict[str, float] = {}
 
     def note(*words, **more) -> Engine:
         engine = open_engine(*words, **more)
-        opened.append((engine, Overhead(engine), engine.width(), time.monotonic()))
+        opened_s = time.monotonic() - began
+        print(f"{asked.engine} is open after {opened_s:.1f} s, {engine.width()} side by side", flush=True)
+        while asked.gate is not None and not asked.gate.exists():
+            time.sleep(0.1)
+        opened.append((engine, Overhead(engine), engine.width(), opened_s, time.monotonic()))
         return engine
 
     def write(entries: list[CampaignEntry]) -> None:
-        ((engine, overhead, width, first),) = opened
+        ((engine, overhead, width, opened_s, first),) = opened
         items = [
             {"item": one.id, "said": _in_words(one), "speedup": one.solved.speedup.get(EAGER), "seconds": one.wall_seconds,
              "nodes": one.nodes, "reason": one.reason, "ended_s": ends.get(one.id)}
             for one in entries
         ]  # fmt: skip
         record = {
-            "engine": asked.engine, "device": engine.why, "width": width, "opened_s": first - began,
+            "engine": asked.engine, "device": engine.why, "width": width, "opened_s": opened_s,
             "wall_s": time.monotonic() - first, "overhead_s": list(overhead.seconds), "questions": list(overhead.rows), "items": items,
         }  # fmt: skip
         write_atomically(asked.out, json.dumps(record, indent=1, default=lambda interval: interval.median))
@@ -225,22 +231,46 @@ def _in_words(entry: CampaignEntry) -> str:
 
 
 def search(asked: argparse.Namespace) -> None:
-    """The same search on one device and on all, each with a store of its own."""
+    """The same search on all devices and on one, each with a store of its own, the first variants built ahead as a run has them."""
     source = asked.source.read_text()
     with closing(engines.open_engine(engines.choice(asked.engine), asked.device, print)) as engine:
         kernel = catalog.load(asked.kernel[0])
-        for name, idle in (("warm", engine.idle), ("one device", lambda: 1), ("all that are idle", engine.idle)):
+        took: dict[str, float] = {}
+        for name, idle in (("warm", engine.idle), ("all that are idle", engine.idle), ("one device", lambda: 1)):
             with tempfile.TemporaryDirectory() as folder:
                 store = Store(Path(folder))
                 with engine.evaluator(kernel, store, dtypes=(asked.dtype,)) as evaluator:
                     candidate = store.put(f"{source}\n// {name}\n")
-                    question = Tune(candidate=candidate, seconds=1.0 if name == "warm" else asked.seconds)
+                    if name == "warm":
+                        _warm_up(engine, evaluator, candidate)
+                        continue
+                    evaluator.build(candidate)
+                    evaluator.build_ahead(candidate)
                     began = time.monotonic()
-                    found = question.answer_in_parts(evaluator, evaluator.ask, idle)
-            print(
-                f"{name}: {time.monotonic() - began:.1f} s, {found.reason}; {found.values}; split {found.split}",
-                flush=True,
-            )
+                    evaluator.say = lambda text, of=name, since=began: print(
+                        f"    {of}, {time.monotonic() - since:.1f} s: {text}", flush=True
+                    )
+                    found = Tune(candidate=candidate, seconds=asked.seconds).answer_in_parts(
+                        evaluator, evaluator.ask, idle
+                    )
+                    took[name] = time.monotonic() - began
+            print(f"{name}: {took[name]:.1f} s, {found.reason}; {found.values}; split {found.split}", flush=True)
+        every, one = took.values()
+        print(f"all that are idle take {every / one:.2f} of one device's time", flush=True)
+
+
+def _warm_up(engine: Engine, evaluator: Evaluator, candidate: str) -> None:
+    """Each device has timed a variant of the source."""
+    first = find_open_tunables(evaluator.store.get(candidate))[0]
+    workload = next(one for one in evaluator.suite() if one.timed)
+    question = MeasureVariants(
+        candidate=candidate,
+        variants=({first.name: first.choices[0]},),
+        cases=((workload, evaluator.caches(workload)[0], "plain"),),
+        blocks=1,
+    )
+    with ThreadPoolExecutor(engine.width()) as pool:
+        list(pool.map(evaluator.ask, [question] * engine.width()))
 
 
 def compare(asked: argparse.Namespace) -> None:
@@ -265,7 +295,7 @@ def compare(asked: argparse.Namespace) -> None:
             f"linear; the {len(mine)} that both timed took {sums[0]:.1f} s and {sums[1]:.1f} s; verdicts agree "
             f"{sum(a == b for a, b in pairs)} of {len(pairs)}, where both are sure {sum(a == b for a, b in sure)} of "
             f"{len(sure)}; overhead a question: median {statistics.median(overhead) * 1e3:.1f} ms, largest "
-            f"{overhead[-1] * 1e3:.1f} ms, {sum(overhead) / len(other['items']) * 1e3:.0f} ms a verdict"
+            f"{overhead[-1] * 1e3:.1f} ms, {_describe_engine(other)}"
         )
         if sums[0]:
             print(f"    {_describe_shares(first, other, sums)}")
@@ -276,6 +306,11 @@ def compare(asked: argparse.Namespace) -> None:
                 f"    the {len(later)} that were no worker's first in either took {spent[0]:.1f} s and {spent[1]:.1f} s: "
                 f"{spent[0] / spent[1]:.3f}"
             )
+        for one in both:
+            if one["item"] in mine:
+                print(
+                    f"        {one['item'][:44]}: {took[one['item']]:.1f} s and {one['seconds']:.1f} s, {one['said']}"
+                )
         for line in _by_kind(other):
             print(f"    {line}")
         for record in (first, other):
@@ -286,15 +321,43 @@ def compare(asked: argparse.Namespace) -> None:
                 print(f"    {one['item']}: {said[one['item']]} and {one['said']} ({one['speedup']})")
 
 
+def _describe_engine(record: dict) -> str:
+    """Milliseconds of engine an item and a verdict: a problem has some three. Where a campaign is cut off more problems are built ahead than
+    it ends: these builds count once a problem."""
+    items, whole = len(record["items"]), sum(record["overhead_s"]) * 1e3
+    if not (rows := record.get("questions")):
+        return f"{whole / items:.0f} ms a verdict"
+    within = {row[1] for row in rows if row[2] != "compile"}
+    own = [row[3] * 1e3 for row in rows if row[1] in within]
+    ahead = [row[3] * 1e3 for row in rows if row[1] not in within]
+    each = (sum(own) + statistics.fmean(ahead or [0.0]) * items) / items
+    verdicts = sum(row[2] == "verify" for row in rows) / items
+    return (
+        f"{each:.0f} ms a problem of {len(own) / items:.1f} questions and a build ahead, {each / max(1.0, verdicts):.0f} ms for each of its "
+        f"{verdicts:.1f} verdicts ({whole / items:.0f} ms a problem with all builds ahead)"
+    )
+
+
 def _describe_shares(first: dict, other: dict, sums: tuple[float, float]) -> str:
     """What of the linear pace is lost where, by the problems that both timed, whichever others each came to."""
-    at_work = [
-        sum(one["seconds"] for one in record["items"]) / record["wall_s"] / record["width"] for record in (first, other)
-    ]
+    at_work = [_share_at_work(record) for record in (first, other)]
     slower = sums[0] / sums[1]
     return (
         f"by these: a device works {slower:.3f} times as fast as the first's, has a problem for {at_work[1]:.3f} of the time "
         f"(the first's {at_work[0]:.3f}): {slower * at_work[1] / at_work[0]:.3f} of linear"
+    )
+
+
+def _share_at_work(record: dict) -> float:
+    """Share of the time in which a device has a problem, until the last one begins: what comes after is the end of a campaign that is cut off."""
+    ended = [one for one in record["items"] if one.get("ended_s") is not None]
+    last = max((one["ended_s"] - one["seconds"] for one in ended), default=0.0)
+    if last <= 0:
+        return sum(one["seconds"] for one in record["items"]) / record["wall_s"] / record["width"]
+    return (
+        sum(max(0.0, min(last, one["ended_s"]) - one["ended_s"] + one["seconds"]) for one in ended)
+        / last
+        / record["width"]
     )
 
 
@@ -313,8 +376,8 @@ def _by_kind(record: dict) -> Iterator[str]:
     count = len(record["items"])
     for kind, found in sorted(kinds.items(), key=lambda one: -sum(one[1])):
         yield (
-            f"{kind}: {len(found) / count:.1f} a verdict, median {statistics.median(found):.1f} ms, largest {max(found):.1f} ms, "
-            f"{sum(found) / count:.1f} ms a verdict"
+            f"{kind}: {len(found) / count:.1f} a problem, median {statistics.median(found):.1f} ms, largest {max(found):.1f} ms, "
+            f"{sum(found) / count:.1f} ms a problem"
         )
 
 
@@ -381,6 +444,7 @@ def main() -> None:
     four.add_argument("--suite", type=Path, required=True)
     four.add_argument("--out", type=Path, required=True)
     four.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem later (no end)")
+    four.add_argument("--gate", type=Path, help="begin once this file is there, the engine open until then (at once)")
     four.add_argument("more", nargs="*", help="options of run.py campaign, behind --")
     five = commands.add_parser("search")
     five.add_argument("--source", type=Path, required=True, help="a source with open integers")

@@ -62,6 +62,42 @@ def test_one_process_beside_two_devices(small, monkeypatch, capsys, tmp_path):
     assert "1.000 of linear;" in said and "verdicts agree 0 of 1," in said and f"{item['said']} and CHEATED" in said
 
 
+def test_campaigns_that_are_cut_off_are_compared_by_the_problems_that_both_ended(monkeypatch, capsys, tmp_path):
+    """Two workers that are as fast as one and never idle are linear, however many problems are left at work when no more are begun."""
+
+    def record(width: int, *items: tuple[str, float, float]) -> dict:
+        rows = [
+            (0.0, name, kind, 0.002, 1.0, "gpu") for name, _, _ in items for kind in ("verify", "compile", "verify")
+        ]
+        rows += [(0.0, f"ahead {at}", "compile", 0.004, 1.0, "gpu") for at in range(9)]
+        found = [
+            {
+                "item": name,
+                "said": "FASTER",
+                "speedup": 2.0,
+                "seconds": end - begun,
+                "nodes": {},
+                "reason": "",
+                "ended_s": end,
+            }
+            for name, begun, end in items
+        ]
+        wall, overhead = max(end for _, _, end in items), [row[3] for row in rows]
+        return {"engine": f"dask:{width}", "width": width, "opened_s": 1.0, "wall_s": wall, "overhead_s": overhead,
+                "questions": rows, "items": found}  # fmt: skip
+
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    one.write_text(json.dumps(record(1, ("a", 0, 10), ("b", 10, 30), ("c", 30, 40))))
+    two.write_text(json.dumps(record(2, ("a", 0, 10), ("b", 0, 20), ("c", 10, 20), ("d", 20, 40))))
+    run(cluster, monkeypatch, "compare", str(one), str(two))
+    said = capsys.readouterr().out
+    assert (
+        "works 1.000 times as fast as the first's, has a problem for 1.000 of the time (the first's 1.000): 1.000 of"
+        in said
+    )
+    assert "10 ms a problem of 3.0 questions and a build ahead, 5 ms for each of its 2.0 verdicts" in said
+
+
 STAND_IN = """
 import torch
 
