@@ -93,7 +93,8 @@ def drafting(state: State, context: Context) -> Iterator[None]:
         return draft_by_rules(context.store.get(settings.source), settings.device, settings.numerics).source
 
     wanted = subject_of(settings).drafted and not settings.draft and context.policies["drafter"].name == "rules"
-    with _making(draft if wanted else None, context, variants=False):  # a draft is not tuned: these would be waited for in vain
+    # Without variants: a draft is not tuned, and the tests would wait for them.
+    with _making(draft if wanted else None, context, variants=False):
         yield
 
 
