@@ -30,6 +30,8 @@ from compiler.draft.lowering import LOWERINGS, Lowering, broadcast, extend, lowe
 from compiler.draft.tensors import Definition, NoDraft, Position, Scatter, Value
 from compiler.operators import MOST_IN_TABLE
 
+MOST_COMPARED = 64
+"""Elements of a computed table that is chosen from by comparisons."""
 MOST_SCATTERED = 16
 """Places along an axis up to which a scatter into a formula is one comparison each."""
 Where = list[Index | Expr]
@@ -163,8 +165,8 @@ def _index(before, low: Lowering, a: Value, places):
         return None
     named, shape = found
     short = a.buffer is None and len(a.shape) == 1 and a.shape[0].is_Integer and a.shape[0] <= MOST_IN_TABLE
-    if short:
-        parts = [a.at([sympy.Integer(number)]) for number in range(int(a.shape[0]))]
+    parts = [a.at([sympy.Integer(number)]) for number in range(int(a.shape[0]))] if short else []
+    if 0 < len(parts) <= MOST_COMPARED or (short and all(part.op == "const" for part in parts)):
         return low.formula(lambda position: pick(wrapped(low, first.at(position), a.shape[0]), parts))
     return low.formula(lambda position: read_at(low, a, _places(low, a, named, places, len(shape), position)))
 

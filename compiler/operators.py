@@ -47,8 +47,8 @@ def _integer(op: str, power: bool, before, low: Lowering, a, b):
     return low.formula(element)
 
 
-MOST_IN_TABLE = 64
-"""Elements of a table that is chosen from by comparisons."""
+MOST_IN_TABLE = 256
+"""Elements of a table that a reference writes down: codes of a byte."""
 
 
 def table_of(program: Program, held: torch.Tensor) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.codegen.text import BITS, Text, Window, _factor
+from compiler.codegen.text import BITS, Text, Window, _factor, sought_of
 from compiler.draft.expressions import Expr, loads_of
 from compiler.draft.partition import ROW
 from compiler.draft.printing import Scope, Statements, _bare
@@ -80,12 +80,24 @@ class Printer(Statements):
         """The first step at which the condition does not hold, which it never does again behind one."""
         step, end, condition = expr.args
         name, inner = self.of.fresh("v"), Scope(scope.indent + 1, scope)
+        for sought in sought_of(expr):
+            self._named(sought, self.text(sought, scope), scope)
         text, tab = _bare(self.text(condition, inner)), "    " * scope.indent
+        scope.names[id(expr)] = name
+        if end.is_Integer and 0 < end < 2**30:  # as many steps whatever is found: lanes go side by side
+            found = self.of.fresh("found")
+            scope.line(f"int {found} = 0;")
+            scope.lines += [f"{tab}{self.of.over_lanes}"] if "unroll" in self.of.over_lanes else []
+            scope.line(f"for (int width = {1 << (int(end).bit_length() - 1)}; width > 0; width /= 2) {{")
+            scope.lines += [f"{tab}    const int {step} = {found} + width - 1;", f"{tab}    if ({step} < {end}) {{"]
+            scope.lines += [*(f"    {line}" for line in inner.lines), f"{tab}        {found} += {text} ? width : 0;"]
+            scope.lines += [f"{tab}    }}", f"{tab}}}"]
+            scope.line(f"const int64_t {name} = {found};")
+            return name
         scope.line(f"int64_t {name} = 0;")
         scope.line(f"for (int64_t beyond = {self.index(end)}; {name} < beyond;) {{")
         scope.lines += [f"{tab}    const int64_t {step} = ({name} + beyond) / 2;", *inner.lines]
         scope.lines += [f"{tab}    if ({text}) {{ {name} = {step} + 1; }} else {{ beyond = {step}; }}", f"{tab}}}"]
-        scope.names[id(expr)] = name
         return name
 
     def _operation(self, expr: Expr, parts: list[str]) -> str:

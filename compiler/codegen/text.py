@@ -28,13 +28,20 @@ HALVES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float8
 BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_right": ">>", "shift_left": "<<"}
 FOLD_OF = {"sum": "a + b", "prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)", "any": "a || b", "all": "a && b", "log_add": "log_add(a, b)"}  # fmt: skip
 
-
 MOST_STAGED = 256
 """Elements of a tensor of which a block keeps a copy."""
 
 
 def element_type(dtype: torch.dtype) -> str:
     return STORED.get(dtype) or HALVES[dtype]
+
+
+def sought_of(expr: Expr) -> tuple[Expr, ...]:
+    """What a search by halving looks for, where that is loaded: it is found once, in front of the loop."""
+    if expr.op != "halved" or expr.args[2].op not in ("le", "lt"):
+        return ()
+    sought = expr.args[2].args[1]
+    return (sought,) if loads_of([sought]) else ()
 
 
 class Text:
@@ -280,7 +287,7 @@ class Text:
                 continue
             seen[id(expr)] = expr
             apart = expr.op in ("repeated", "halved") or (expr.op == "masked" and self.holding(expr.args[0]) is None)
-            arguments = expr.args[:1] if apart else expr.args
+            arguments = (*expr.args[:1], *sought_of(expr)) if apart else expr.args
             if expr.op == "load_at" and self.load_window(expr):
                 continue
             stack.extend(arg for arg in reversed(arguments) if isinstance(arg, Expr))

@@ -134,3 +134,26 @@ def test_rows_of_a_table_whose_size_the_entry_is_not_told_are_gathered_at_any_wi
         [{"tokens": 5, "vocab": 9, "width": width} for width in (2048, 11)], unknown=("vocab",), tensors=tensors
     )
     assert "vocab" not in source(spec, "def reference(ids, table):\n    return {'out': table[ids] * 2}\n")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_row_becomes_places_in_a_written_table_and_comes_back(tmp_path, device):
+    """The table has no power of two of numbers, and what is sought is found once, not in each step of the search."""
+    reference = (
+        "import torch\n\n\ndef reference(x):\n"
+        "    codes = torch.tensor([n * abs(n) / 1e4 for n in range(-100, 101)], dtype=x.dtype, device=x.device)\n"
+        "    most = x.abs().amax(-1, keepdim=True)\n"
+        "    level = torch.searchsorted(codes, x / most)\n"
+        "    return {'level': level.to(torch.uint8), 'back': codes[level] * most}\n"
+    )  # fmt: skip
+    tensors = {"x": "in tokens width", "level": "out tokens width uint8", "back": "out tokens width"}
+    spec = made(SIZES, devices=(device,), tensors=tensors)
+    text = source(spec, reference, device=device)
+    assert "width = 128; width > 0" in text and "beyond < " not in text and "201]" in text
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path, device)
+
+
+def test_more_numbers_than_a_byte_has_are_no_table():
+    reference = "import torch\n\n\ndef reference(x):\n    return {'out': x * torch.tensor(list(range(257)))[:1]}\n"
+    with pytest.raises(NoProgram, match="more than 256 numbers"):
+        source(made(SIZES, tensors={"x": "in tokens", "out": "out tokens"}), reference)
