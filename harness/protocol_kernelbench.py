@@ -37,7 +37,9 @@ TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 SEED, TRIALS, TIMED = 42, 5, 100
 USUALLY, LACKING, PIPE_MS, FORGED, CLOCK_TRIES = 0.75, 2.0, 0.5, 0.3, 3
 """What so large a share of a candidate's timed calls may take by our clock beyond what its own says: so many times what Model's take beyond, so
-many milliseconds, and so large a share of what it says; more, each of so many times, is a clock that lies."""
+many milliseconds, and so large a share of what it says; more, each of so many times, is a clock that lies. Behind the first both are timed anew in
+processes of their own, whose answers and times count then, and Model's take the most that any of them took: what a busy machine does to one it does
+to the other."""
 AHEAD, AHEAD_MS, AT_LEAST = 1.15, 0.15, 0.25
 """How much longer than Model's process, beside so many milliseconds, the candidate's may be at making a timed call's inputs, in the shortest
 quarter of them; more, each of CLOCK_TRIES times, is work done ahead."""
@@ -102,34 +104,33 @@ class _Process:
         whole_at = int(torch.randint(1, timed + 1, (), generator=chance))
         self.ask(TIMES - secret)
         others, on_cpu = load.LoadWatch(), self.buffers.device == "cpu"
-        worked_ms, making_ms = list[float](), list[tuple[float, float]]()
-        elapsed_ms, samples, lacking_ms, whole = list[float](), list[torch.Tensor](), list[float](), None
+        making, lacking = list[_Took](), list[_Took]()
+        elapsed_ms, samples, whole = list[float](), list[torch.Tensor](), None
         for trial in range(timed + 1):
-            making, making_s = time.perf_counter(), self.worker.first_thread()[0] if on_cpu else 0.0
+            began = self._now(on_cpu)
             self.ask(NEXT)
-            start, before_s = time.perf_counter(), self.worker.first_thread()[0] if on_cpu else 0.0
-            making_ms.append((start - making, before_s - making_s))
+            made = self._now(on_cpu)
             self.ask(CALL)
-            outside_ms = (time.perf_counter() - start) * 1e3
-            taken_ms, answer = float(self.view("elapsed")), self.view("output_0")
-            if not 0 < taken_ms < outside_ms:
+            called, taken_ms = self._now(on_cpu), float(self.view("elapsed"))
+            answer = self.view("output_0")
+            if not 0 < taken_ms < called.ours_ms - made.ours_ms:
                 raise WorkerFailure(Outcome.CHEATED, "its clock says what cannot be")
             if trial == whole_at:
                 whole = answer.clone()
+            making.append(made.less(began))
             if not trial:
                 continue
             places = torch.randint(max(1, answer.numel()), (SAMPLED if answer.numel() else 0,), generator=chance)
             samples.append(answer.take(places.to(answer.device)).double())
             elapsed_ms.append(taken_ms)
-            lacking_ms.append(outside_ms - taken_ms)
-            if on_cpu:
-                worked_ms.append((self.worker.first_thread()[0] - before_s) * 1e3 - taken_ms)
+            lacking.append(called.less(made).less(_Took(taken_ms, taken_ms)))
         assert whole is not None
-        # Beside others a request waits for a core: there what its first thread has worked counts.
-        by_cpu = on_cpu and others.share() >= load.DISTURBED
-        usual_ms = sorted(worked_ms if by_cpu else lacking_ms)[int(USUALLY * (timed - 1))]
-        made_ms = sorted(one[by_cpu] * 1e3 for one in making_ms)[int(AT_LEAST * timed)]
-        return _TimedCalls(elapsed_ms, max(0.0, usual_ms), made_ms, whole, torch.stack(samples))
+        busy = on_cpu and others.share() >= load.DISTURBED
+        usual, made = _Took.at(USUALLY, lacking), _Took.at(AT_LEAST, making)
+        return _TimedCalls(elapsed_ms, usual, made, busy, whole, torch.stack(samples))
+
+    def _now(self, on_cpu: bool) -> _Took:
+        return _Took(time.perf_counter() * 1e3, self.worker.first_thread()[0] * 1e3 if on_cpu else 0.0)
 
     def ask(self, seed: int) -> None:
         """One request of the protocol, whose answer lies in the buffers. Raises WorkerFailure."""
@@ -144,39 +145,73 @@ class _Process:
         self.buffers.close()
 
 
+class _Took(NamedTuple):
+    """Milliseconds."""
+
+    ours_ms: float
+    """By our clock."""
+    worked_ms: float
+    """That the process's first thread worked, by the kernel's count; on a GPU 0."""
+
+    def less(self, other: _Took) -> _Took:
+        return _Took(self.ours_ms - other.ours_ms, self.worked_ms - other.worked_ms)
+
+    @staticmethod
+    def at(share: float, several: list[_Took]) -> _Took:
+        """What so large a share of them took at most, by either clock, at least nothing."""
+        at = int(share * (len(several) - 1))
+        return _Took(*(max(0.0, sorted(one)[at]) for one in zip(*several, strict=True)))
+
+
 class _TimedCalls(NamedTuple):
     elapsed_ms: list[float]
-    lacking_ms: float
-    """What the request of most of them took beside it, by our clock or the kernel's: the copy of the answer, on a GPU what is written before
-    each."""
-    making_ms: float
+    lacking: _Took
+    """What the request of most of them took beside it: the copy of the answer, on a GPU what is written before each."""
+    making: _Took
     """What making the inputs of one took, of the shortest quarter."""
+    busy: bool
+    """Whether others used this machine: there a request waits for a core, and what the first thread has worked counts."""
     answer: torch.Tensor
     """Of the one that was drawn."""
     samples: torch.Tensor
     """[calls, SAMPLED], float64: elements of every one's."""
 
+    def beside(self, other: _TimedCalls) -> _TimedCalls:
+        """These, and the most that either took."""
+        return self._replace(
+            lacking=_Took(*map(max, zip(self.lacking, other.lacking, strict=True))),
+            making=_Took(*map(max, zip(self.making, other.making, strict=True))),
+            busy=self.busy or other.busy,
+        )
 
-def _check_timed(again: Callable[[], _TimedCalls], mine: _TimedCalls, model: _TimedCalls, tolerance: float) -> None:
-    """Whether the candidate has done, while it was timed, what it was timed for. Raises WorkerFailure."""
+
+def _check_timed(
+    again: Callable[[], tuple[_TimedCalls, _TimedCalls]], mine: _TimedCalls, model: _TimedCalls, tolerance: float
+) -> list[float]:
+    """Milliseconds of its timed calls where the candidate has done meanwhile what it was timed for. Raises WorkerFailure where not.
+
+    again: times it and Model once more, in processes of their own.
+    """
     import torch
 
-    first = mine  # of a module with state, calls that are timed again go on from where these have left it
-    for _ in range(CLOCK_TRIES):  # a first time may compile for gradients, or another process was at work
-        late_ms = mine.lacking_ms - LACKING * model.lacking_ms - PIPE_MS
+    usual = model
+    for turn in range(CLOCK_TRIES):  # a first time may compile for gradients, or another process was at work
+        for own, right in ((mine.answer, model.answer), (mine.samples, model.samples)):
+            if not torch.allclose(right, own, atol=tolerance, rtol=tolerance, equal_nan=own is mine.samples):
+                raise WorkerFailure(Outcome.CHEATED, "one of its timed calls returned another answer than Model's")
+        by = int(mine.busy or usual.busy)  # of both the same clock
+        late_ms = mine.lacking[by] - LACKING * usual.lacking[by] - PIPE_MS
         says_ms = statistics.fmean(mine.elapsed_ms)
-        ahead_ms = mine.making_ms - AHEAD * model.making_ms - AHEAD_MS
+        ahead_ms = mine.making[by] - AHEAD * usual.making[by] - AHEAD_MS
         if max(late_ms, ahead_ms) <= FORGED * says_ms:
-            break
-        mine = again()
-    else:
-        said = f"its clock lacks {late_ms:.2f} ms of a timed call, of which it says {says_ms:.2f} ms"
-        if ahead_ms > late_ms:
-            said = f"its process works for {ahead_ms:.2f} ms while the inputs of a timed call are made, of which its clock says {says_ms:.2f} ms"
-        raise WorkerFailure(Outcome.CHEATED, said)
-    for own, right in ((first.answer, model.answer), (first.samples, model.samples)):
-        if not torch.allclose(right, own, atol=tolerance, rtol=tolerance, equal_nan=own is first.samples):
-            raise WorkerFailure(Outcome.CHEATED, "one of its timed calls returned another answer than Model's")
+            return mine.elapsed_ms
+        if turn + 1 < CLOCK_TRIES:
+            mine, model = again()
+            usual = usual.beside(model)
+    said = f"its clock lacks {late_ms:.2f} ms of a timed call, of which it says {says_ms:.2f} ms"
+    if ahead_ms > late_ms:
+        said = f"its process works for {ahead_ms:.2f} ms while the inputs of a timed call are made, of which its clock says {says_ms:.2f} ms"
+    raise WorkerFailure(Outcome.CHEATED, said)
 
 
 def evaluate(
@@ -214,9 +249,22 @@ def evaluate(
                 other.close()
                 metadata |= _conditioned(problem, made, spec, precision, seeds[0], right[0])
                 return KernelBenchResult(compiled=True, metadata=metadata, **timed_reference)
-            timed_calls = other.time(*asked)
-            _check_timed(lambda: other.time(*asked), timed_calls, model, TOLERANCE[precision])
-            stats = _stats(timed_calls.elapsed_ms, device)
+            mine = other.time(*asked)
+            processes.remove(other)
+            other.close()
+
+            def time_both() -> tuple[_TimedCalls, _TimedCalls]:
+                drawn = secrets.randbits(60), secrets.randbits(60), timed
+                found = []
+                for reference in (True, False):
+                    one = _Process(problem, made, spec, reference=reference, precision=precision)
+                    processes.append(one)
+                    found.append(one.time(*drawn))
+                    processes.remove(one)
+                    one.close()
+                return found[1], found[0]
+
+            stats = _stats(_check_timed(time_both, mine, model, TOLERANCE[precision]), device)
         except WorkerFailure as fault:
             return _failed(fault, device).model_copy(update=timed_reference)
         if baseline["mean"] / max(stats["mean"], 1e-12) > EXCESSIVE:

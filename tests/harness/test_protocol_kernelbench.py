@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from harness import protocol_kernelbench as protocol
 from harness.evaluate import Evaluator
 from harness.farside import kernelbench as farside_kernelbench
 from harness.problems.pytorch import open_problem
+from harness.processes.worker import WorkerFailure
 from harness.protocol_kernelbench import KernelBenchResult
 from harness.records import Outcome
 from harness.store import Store
@@ -424,3 +426,65 @@ def test_work_done_while_inputs_are_made_and_a_clock_replaced_gain_nothing(tmp_p
         assert not ahead.correctness and "while the inputs of a timed call are made" in str(ahead.metadata), ahead
         slow = asked(found, source.replace("\n        return answer(x)", SLOWS_THE_CLOCK.rstrip()))
         assert not slow.speedup or slow.speedup < 5, slow
+
+
+ONLY_AT_FIRST = """
+own = sys.modules["astrolabe_farside.kernelbench"].ProtocolAdapter
+real, calls = own.on_cpu, []
+
+
+def on_cpu(self, model, given):
+    taken, answer = real(self, model, given)
+    calls.append(taken)
+    return (taken / 1000 if len(calls) <= 6 else taken), answer
+
+
+own.on_cpu = on_cpu
+"""
+
+
+def test_who_is_accused_once_is_judged_by_what_is_timed_then(evaluator: Evaluator):
+    """A clock that lies in the first calls of a process, and is believed once they are timed again, must not be what is reported."""
+    slow = HONEST.replace("        return x * self.weight\n", SLOW)
+    found = asked(evaluator, "import sys\n" + slow + ONLY_AT_FIRST)
+    assert not found.correctness, found
+
+
+def busier(monkeypatch: pytest.MonkeyPatch, from_process: int) -> None:
+    """Making inputs takes a millisecond more in that process and all behind it, as beside another program; who works is not seen."""
+    own, started = protocol._Process.ask, list[protocol._Process]()
+
+    def ask(self: protocol._Process, seed: int) -> None:
+        if self not in started:
+            started.append(self)
+        own(self, seed)
+        if seed == protocol.NEXT and started.index(self) >= from_process:
+            time.sleep(1e-3)
+
+    monkeypatch.setattr(protocol._Process, "ask", ask)
+    monkeypatch.setattr(protocol.load.LoadWatch, "share", lambda _self: 0.0)
+
+
+def test_a_machine_that_becomes_busy_accuses_nobody(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
+    busier(monkeypatch, from_process=1)
+    found = asked(evaluator, HONEST)
+    assert found.correctness, found
+
+
+def test_times_of_two_clocks_are_not_compared():
+    """Model was timed beside others, by what it worked; the candidate alone, where only our clock was looked at."""
+    answer = torch.ones(3)
+
+    def timed(ours_ms: float, worked_ms: float, busy: bool) -> protocol._TimedCalls:
+        took = protocol._Took(ours_ms, worked_ms)
+        return protocol._TimedCalls([0.1], protocol._Took(0.0, 0.0), took, busy, answer, answer)
+
+    alone, beside = timed(1.2, 0.72, busy=False), timed(2.4, 0.74, busy=True)
+
+    def never() -> tuple[protocol._TimedCalls, protocol._TimedCalls]:
+        raise AssertionError("nothing is doubted")
+
+    assert protocol._check_timed(never, alone, beside, 1e-4) == [0.1]
+    ahead = timed(3.6, 1.9, busy=True)
+    with pytest.raises(WorkerFailure, match="while the inputs of a timed call are made"):
+        protocol._check_timed(lambda: (ahead, beside), ahead, beside, 1e-4)

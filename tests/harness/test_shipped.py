@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from graph.checking import check
 from harness.checks import shipped
+from harness.checks.cases import make_case
+from harness.checks.judging import judge_closely
+from harness.checks.tolerance import compute_expected
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
+from kernels.spec import Workload
 
 SPEC = """
 from kernels.spec import Size, Spec, Tensor, Workload
@@ -78,7 +84,7 @@ def test_a_broken_baseline_buys_nothing(evaluator: Evaluator) -> None:
 
 def test_what_is_allowed_has_an_end() -> None:
     assert shipped.allow_errors({"out": 1.0, "other": 0.0}) == (("out", 1.5),)
-    assert shipped.allow_errors({"out": 3.9}) == (("out", shipped.MOST),)
+    assert shipped.allow_errors({"out": 2.4}) == (("out", shipped.MOST),)
     assert not shipped.allow_errors({"out": shipped.MOST + 0.1}) and not shipped.allow_errors({"out": 0.0})
 
 
@@ -96,20 +102,7 @@ extern "C" void moe_sum(const _Float16* x, const _Float16* w, _Float16* out, int
 """
 
 
-@pytest.mark.parametrize(
-    ("experts", "text", "passes"),
-    [
-        (8, MOE, True),
-        (64, MOE, True),
-        (8, MOE.replace("j < k", "j < k - 1"), False),
-        (64, MOE.replace("j < k", "j < k - 1"), False),
-        (300, MOE.replace("j < k", "j < k - 1"), False),
-    ],
-)
-def test_a_sum_that_is_kept_in_half_ships_and_one_that_leaves_a_term_away_is_broken(
-    experts: int, text: str, passes: bool, tmp_path: Path
-) -> None:
-    folder = tmp_path / "moe_sum"
+def write_moe_sum(folder: Path, experts: int, text: str) -> Path:
     folder.mkdir()
     spec = (
         SPEC.replace("there_and_back", "moe_sum")
@@ -124,8 +117,41 @@ def test_a_sum_that_is_kept_in_half_ships_and_one_that_leaves_a_term_away_is_bro
     (folder / "spec.py").write_text(spec.replace('{"n": 16, "m": 64}', f'{{"t": 12, "k": {experts}, "n": 64}}'))
     (folder / "reference.py").write_text("def reference(x, w):\n    return {'out': (x * w[..., None]).sum(1)}\n")
     (folder / "baseline.cpp").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("experts", "text", "passes"),
+    [
+        (8, MOE, True),
+        (64, MOE, True),
+        (8, MOE.replace("j < k", "j < k - 1"), False),
+        (64, MOE.replace("j < k", "j < k - 1"), False),
+        (300, MOE.replace("j < k", "j < k - 1"), False),
+    ],
+)
+def test_a_sum_that_is_kept_in_half_ships_and_one_that_leaves_a_term_away_is_broken(
+    experts: int, text: str, passes: bool, tmp_path: Path
+) -> None:
+    folder = write_moe_sum(tmp_path / "moe_sum", experts, text)
     with Evaluator(catalog.load(str(folder)), "cpu", Store(tmp_path / "store")) as made:
         found = verdict_of(made, text)
     assert found.passed is passes, found.reason
     faults = [line.said for line in check(str(folder), None, lambda _said: None) if line.kind == "fault"]
     assert bool(faults) is not passes, f"`check` says what the verdict says: {faults}"
+
+
+@pytest.mark.parametrize("values", ["ordinary", "tiny"])
+def test_no_element_is_wrong_because_few_roundings_left_it_alone(values: str, tmp_path: Path) -> None:
+    """25,600 elements, of which some show next to nothing in eight roundings: what is off there has said INCORRECT once in thirty runs."""
+    kernel = catalog.load(str(write_moe_sum(tmp_path / "moe_sum", 64, MOE)))
+    workload = Workload(axes={"t": 400, "k": 64, "n": 64}, dtype="float16")
+    case = make_case(kernel, workload, values, {}, "cpu")
+    kept_in_half = torch.zeros(400, 64, dtype=torch.float16)
+    for term in (case.inputs["x"] * case.inputs["w"][..., None]).unbind(1):
+        kept_in_half += term
+    assert shipped.shares(kernel, case, {"out": kept_in_half})["out"] < 2
+    allowed = replace(kernel, allowed=(("out", 2.0),))
+    right = compute_expected(allowed, workload, case.inputs)
+    error, said, _ = judge_closely({"out": "float16"}, {"out": kept_in_half}, right)
+    assert not said and error <= 1
