@@ -24,7 +24,7 @@ from harness.judge.quick import Quick
 from harness.records import Build, Outcome, Verdict
 from harness.store import digest
 from kernels.catalog import Kernel
-from nodes import ledger
+from nodes import compiled_first, ledger
 from nodes.context import Context
 from nodes.options import ROLES, Chat, Limits, StopRule
 from nodes.policies.chat import ChatPolicy
@@ -368,6 +368,10 @@ def test_what_the_compiler_writes_is_tried_before_a_model_is_asked(
     monkeypatch.setitem(_TOOLS, TryScheduleArguments, ("try_schedule", written))
     server.script = [compiles("speed 1.3\n"), SUBMIT]
     first, _ = run(door(tmp_path / "slow", chat(server), Script(PLANS)), asked(policy=models)).result.attempts
+    assert first.tools == {"try_schedule": 1, "time": 2} and first.reason == compiled_first.SLOW
+    monkeypatch.setattr(compiled_first, "LONGEST_CALL_S", 0.001)  # 500 us at n=1024 are 2 ms at 4096
+    server.script = [compiles("speed 1.3\n"), SUBMIT]
+    first, _ = run(door(tmp_path / "long", chat(server), Script(PLANS)), asked(policy=models)).result.attempts
     assert first.tools == {"try_schedule": 1, "time": 1} and first.reason.startswith("at the smallest size slower")
     server.script = [SUBMIT]
     ending = run(door(tmp_path / "exact", chat(server), Script(PLANS)), asked(policy=models, exact=True))
