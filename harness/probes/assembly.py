@@ -83,4 +83,4 @@ def mix(listing: str) -> dict[str, str]:
         del called[stub]
     mixed = {name: str(count) for name, count in sorted(found.items())}
     calls = ", ".join(f"{name} {count}" for name, count in called.most_common(MOST_CALLED))
-    return mixed | ({"call instructions, by what they call": calls} if calls else {})
+    return mixed | ({"calls": calls} if calls else {})

@@ -97,7 +97,9 @@ def summarise(listing: str, inside: Counter[int], outside: Counter[str]) -> dict
     for number, loop in enumerate(hot_loops(functions[name], inside), 1):
         share = sum(inside[one.at] for one in loop) / total
         said[f"loop {number}"] = f"{share:.0%} of the samples, {len(loop)} instructions"
-        said[f"loop {number} has"] = ", ".join(f"{count} {what}" for what, count in _mix(loop).items())
+        said[f"loop {number} has"] = ", ".join(
+            f"calls of {count}" if what == "calls" else f"{count} {what}" for what, count in _mix(loop).items()
+        )
         if chains := accumulators(loop):
             wait = ": each operation waits for the one before" if len(chains) == 1 else ""
             said[f"loop {number} accumulates in"] = f"{len(chains)} registers ({', '.join(chains[:8])}){wait}"

@@ -65,7 +65,7 @@ class CheckArguments(Frozen):
 
 class TimeArguments(Frozen):
     """Times a source in turns with the baseline and the best so far, or with other sources, and ranks them; decides nothing. A source
-    that was not checked is checked first. Series of the same two sources add up over calls."""
+    that was not checked is checked first. Samples of the same two sources add up over calls."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
     against: tuple[str, ...] = Field(
@@ -73,7 +73,7 @@ class TimeArguments(Frozen):
     )
     seconds: float = Field(
         default=25.0, ge=0, le=120,
-        description="takes series for at most so long, until each comparison is decided, at least three",
+        description="at most; series of samples until each comparison is decided, at least three",
     )  # fmt: skip
     workloads: tuple[str, ...] = Field(
         default=(), max_length=16,

@@ -278,10 +278,10 @@ def _rows(rows: Iterable[str]) -> str:
 
 
 SCHEDULE = """\
-For each dtype the source has versions. The host takes the first whose conditions a call fulfils: `vector` (the elements of a pack)
-divides its sizes, a row has at most `longest` packs, there are fewer than `most_rows` rows (null: any), indices fit 32 bits (narrow). The last
+A pack is as many neighbouring elements as one load brings (`vector` of them), an item one pack of a thread. For each dtype the source has
+versions. The host takes the first whose conditions a call fulfils: `vector` divides its sizes, a row has at most `longest` packs, there are fewer than `most_rows` rows (null: any), indices fit 32 bits (narrow). The last
 version takes every call. Edits name a parameter as `DTYPE.VERSION.PARAMETER` or `DTYPE.VERSION.KERNEL.PARAMETER`. A kernel has one of
-five sketches:
+five forms:
 - elements: each output by itself. threads of a block; items, packs a thread.
 - turned: the same where reads lie along another axis than writes, by tiles in shared memory of `along` elements (of what is written) by `across`.
 - rows: reductions along the innermost axis. team, threads of a row (0: a whole block of `threads`); items, packs that a thread keeps in
