@@ -350,7 +350,10 @@ class Service:
         if "held_out" in state:
             verdict = state["held_out"]
             suite = verdict.suite
-            said.append(f"on the workloads that nobody was told: {verdict.outcome}" + (f", {suite.speedup.median:.3f}x" if suite else ""))
+            said.append(
+                f"on the workloads that nobody was told: {verdict.outcome}"
+                + (f", {suite.speedup.median:.3f}x" if suite else "")
+            )
         if "stop" in state:
             said.append(f"stopped: {state['stop'].value}; report: {self.run.folder / 'report.html'}")
         if self._progress:

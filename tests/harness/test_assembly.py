@@ -50,10 +50,7 @@ def test_names_of_functions_are_short() -> None:
         "std::function<void (int)>::operator()(int) const": "std::function::operator()", "f(void (*)(int))": "f",
     }  # fmt: skip
     assert {name: assembly.shorten_name(name) for name in names} == names
-    assert (
-        assembly.mix(f"  1146:\tcall   1030 <{sort}>\n")["calls"]
-        == "std::__introsort_loop 1"
-    )
+    assert assembly.mix(f"  1146:\tcall   1030 <{sort}>\n")["calls"] == "std::__introsort_loop 1"
 
 
 def test_counts_of_a_listing() -> None:
