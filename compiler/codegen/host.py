@@ -449,6 +449,7 @@ class HostFile:
                 "",
                 _prelude(),
                 "namespace {\n",
+                *([(CUDA / "stream_tiles.cuh").read_text()] if "multiply_halves<" in body else []),
                 *(products.preludes(body) if "kTileBytes" in body or "kExactBytes" in body else []),
                 *self.texts,
                 "}  // namespace\n",

@@ -52,6 +52,8 @@ class KernelFunction:
     """Of columns: whether a row is loaded as the one before it is done, not ahead."""
     ring: int = 0
     """Of streams: bytes of a block for what is on its way."""
+    ring_of_tiles: int = 0
+    """The same where tensor cores multiply; 0: they never do."""
     online: int = 0
     """Of rows: whether one pass over memory makes several stages' reductions (1), and nothing is left to do for an element (2)."""
 

@@ -159,6 +159,20 @@ def windows_within(text: Text, roots: list[Expr], known: Container[int] = ()) ->
     return found
 
 
+def _others(text: Text, guarded: dict[Window, Expr]) -> dict[Window, Window]:
+    """Of two packs of which one is wanted where the other is not, each by the other. One load brings what is wanted of them."""
+    alike = lambda one, two: text.type_of(one) == text.type_of(two) and not (one.edged or two.edged)  # noqa: E731
+    by_guard: dict[int, list[Window]] = {}
+    for window, guard in guarded.items():
+        by_guard.setdefault(id(guard), []).append(window)
+    found: dict[Window, Window] = {}
+    for windows in list(by_guard.values()):
+        unless = by_guard.get(id(make("not", guarded[windows[0]], type="bool")), [])
+        for one, two in zip(windows, unless, strict=False):
+            found |= {one: two, two: one} if alike(one, two) else {}
+    return found
+
+
 def run_pass(
     text: Text,
     outer: Scope,
@@ -194,14 +208,28 @@ def run_pass(
         lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
         printer = Printer(text, pack, needed, {})
         pack.line(f"{text.bound} {name} = {text.load(window, text.address(window, pack, printer))};")
-    for window, guard in windows_within(text, roots, kept or ()).items():
-        if window not in lanes:
-            lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
+    guarded = {
+        window: guard for window, guard in windows_within(text, roots, kept or ()).items() if window not in lanes
+    }
+    others = _others(text, guarded)
+
+    def address_of(window: Window, scope: Scope) -> str:
+        return text.address(window, scope, Printer(text, scope, [window.by[0]] if window.by else [], {}))
+
+    for window, guard in guarded.items():
+        if window in lanes:
+            continue
+        lanes[window] = name = text.fresh(f"{window.buffer.name}_pack")
+        condition, within = Printer(text, pack, [guard], {}).text(guard, pack), Scope(1, pack)
+        if other := others.get(window):
+            one, two = address_of(window, within), address_of(other, within)
+            if not within.lines:  # what a place is computed of is loaded where it is wanted only
+                lanes[other] = name
+                pack.line(f"{text.bound} {name} = {text.load(window, f'{_bare(condition)} ? {one} : {two}')};")
+                continue
             within = Scope(1, pack)
-            condition = Printer(text, pack, [guard], {}).text(guard, pack)
-            printer = Printer(text, within, [window.by[0]] if window.by else [], {})
-            within.line(f"{name} = {text.load(window, text.address(window, within, printer))};")
-            pack.lines += [f"{text.type_of(window)} {name};", f"if ({_bare(condition)}) {{", *within.lines, "}"]
+        within.line(f"{name} = {text.load(window, address_of(window, within))};")
+        pack.lines += [f"{text.type_of(window)} {name};", f"if ({_bare(condition)}) {{", *within.lines, "}"]
     hoist(text, roots, last - 1, pack, lanes)
     made.shared = pack.lines
     inner = Scope(1 if text.width > 1 else 0, pack)

@@ -31,6 +31,8 @@ class Printer(Statements):
             return picked
         if expr.op == "masked" and self._in_registers(expr):
             condition, *branches = (self.text(arg, scope) for arg in expr.args)
+            if branches[0] == branches[1]:  # one load brought what is wanted of both
+                return branches[0]
             names = [
                 self._named(arg, text, scope) if loads_of([arg]) and not text.isidentifier() else text
                 for arg, text in zip(expr.args[1:], branches, strict=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from compiler.codegen.levels import indent
 
 THREADS, WARP = 256, 32
+TILE_KEYS = 16
+"""Of a warp, which tensor cores take together."""
 ON_THE_WAY = 128
 """Bytes of a thread: 64 KB of a multiprocessor with two blocks; an H200 needs some 40 KB for 4.8 TB/s."""
 
@@ -49,9 +51,13 @@ class StreamRing:
 
     how: StreamPacks
     loads: list[StreamLoad]
+    tiled: str = ""
+    """Of tiles of tensor cores: "keys" where a warp's lanes lie as a tile's rows, "values" as its columns; 16 keys of a warp to a stage."""
 
     @property
     def at_once(self) -> int:
+        if self.tiled:
+            return TILE_KEYS * self.how.lanes // WARP
         return 4 if not self.loads else 2 if self.how.packs == 1 else 1
 
     @property
@@ -61,6 +67,8 @@ class StreamRing:
 
     @property
     def stages(self) -> int:
+        if self.tiled:  # the one that is used is none of those on the way
+            return 2 * ON_THE_WAY // self.stage_bytes
         most = max(2, min(8, ON_THE_WAY // self.stage_bytes)) if self.loads else 1
         return 1 << (most.bit_length() - 1)
 
@@ -72,6 +80,12 @@ class StreamRing:
         """What brings the keys or values from `asked_at` on into a stage, and brings the first. `before`: lines in front of addresses;
         `taken`: lines that say of a place whether it is wanted, as `is_one`."""
         how, rings, first = self.how, [], 0
+        team, lane = f"threadIdx.x / {how.lanes}", f"threadIdx.x % {how.lanes}"
+        if self.tiled == "values":
+            team, lane = (
+                f"threadIdx.x / {WARP} * {WARP // how.lanes} + threadIdx.x % {WARP // how.lanes}",
+                f"threadIdx.x % {WARP} / {WARP // how.lanes}",
+            )
         for load in self.loads:
             rings.append(
                 f"{load.type}* const {load.name}_ring = reinterpret_cast<{load.type}*>(stream_ring + {first}) + threadIdx.x;"
@@ -84,7 +98,7 @@ class StreamRing:
         ] if self.loads else []  # fmt: skip
         return [
             f"constexpr int kTeams = {THREADS} / {how.lanes}, kAtOnce = {self.at_once}, kStages = {self.stages};",
-            f"const int team = threadIdx.x / {how.lanes}, team_lane = threadIdx.x % {how.lanes};", *rings, "unsigned taken = 0;",
+            f"const int team = {team}, team_lane = {lane};", *rings, "unsigned taken = 0;",
             "const auto fetch = [&](int place, int slot) {", *indent(brought, 1), "};",
             "const auto ask = [&](int asked_at, int stage) {", "    #pragma unroll", "    for (int one = 0; one < kAtOnce; ++one) {",
             "        const int place = asked_at + one * kTeams + team, slot = stage * kAtOnce + one;", *indent([*at_key, *taken], 2),
@@ -94,12 +108,15 @@ class StreamRing:
         ]  # fmt: skip
 
     def loop(self, body: list[str]) -> list[str]:
-        """All that is asked for, one stage after the other: `body` takes `one` of a stage, at `place`, out of `slot`."""
+        """All that is asked for, one stage after the other: `body` takes `one` of a stage, at `place`, out of `slot`; of tiles, a stage."""
+        each = body if self.tiled else [
+            "#pragma unroll", "for (int one = 0; one < kAtOnce; ++one) {",
+            "    const int place = from + one * kTeams + team, slot = stage * kAtOnce + one;", *indent(body, 1), "}",
+        ]  # fmt: skip
         return [
             "for (int from = 0, stage = 0; from < stream_span; from += kTeams * kAtOnce, stage = (stage + 1) % kStages) {",
             "    ask(from + (kStages - 1) * kTeams * kAtOnce, (stage + kStages - 1) % kStages);", "    __pipeline_wait_prior(kStages - 1);",
-            "    #pragma unroll", "    for (int one = 0; one < kAtOnce; ++one) {",
-            "        const int place = from + one * kTeams + team, slot = stage * kAtOnce + one;", *indent(body, 2), "    }", "}",
+            *indent(each, 1), "}",
         ]  # fmt: skip
 
     def now(self) -> list[str]:

@@ -7,6 +7,8 @@ way comes into shared memory, a place of its own for every thread, and the first
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import sympy
 
 from compiler.codegen.cpu import STRIP, CpuText
@@ -14,6 +16,16 @@ from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
 from compiler.codegen.levels import StoreStatement, indent
 from compiler.codegen.printer import Printer
 from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
+from compiler.codegen.stream_tiles import (
+    LEAST_GROUP,
+    asked_of,
+    packs_of,
+    takes_tiles,
+    tile_left,
+    tile_queries,
+    tile_scores,
+    tile_sums,
+)
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr, loads_of, make, put, symbols_of, walk
 from compiler.draft.index import Index
@@ -29,8 +41,10 @@ MOST_REGISTERS = 64
 MOST_GROUP = 8
 
 
-def most_group(kernel: StreamKernel, vector: int) -> int:
+def most_group(kernel: StreamKernel, vector: int, tiles: bool) -> int:
     """Queries that a block takes at once."""
+    if tiles:
+        return MOST_GROUP
     keys, values = choose_packs(kernel.depths, vector), choose_packs(kernel.columns, vector)
     most = min(MOST_GROUP, keys.lanes, max(1, MOST_REGISTERS // max(keys.each, values.each)))
     return 1 << (most.bit_length() - 1)
@@ -104,11 +118,22 @@ class _Lines:
 
 def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: bool, vector: int, pdl: bool) -> KernelFunction:  # fmt: skip
     """`template <int Split, int Group>`: `Group` queries of the same keys to a cluster of `Split` blocks (0: as the launch says)."""
+    made = _function(program, kernel, name, narrow, vector, pdl, tiles=False)
+    if not takes_tiles(kernel, vector, pdl):
+        return made
+    tiled = _function(program, kernel, f"{name}_tiles", narrow, vector, pdl, tiles=True)
+    assert tiled.parameters == made.parameters
+    return replace(made, text=made.text + "\n" + tiled.text, ring_of_tiles=tiled.ring)
+
+
+def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: bool, vector: int, pdl: bool, tiles: bool) -> KernelFunction:  # fmt: skip
     fast = program.dtype in ("float16", "bfloat16")
     text = Text(program, kernel, "int" if narrow else "int64_t", fast)
     text.levels = [set(), set()]
     wide, lines = text.wide, _Lines(text, kernel)
-    how, out = choose_packs(kernel.depths, vector), choose_packs(kernel.columns, vector)
+    how, out = (
+        packs_of(kernel) if tiles else (choose_packs(kernel.depths, vector), choose_packs(kernel.columns, vector))
+    )
     assert kernel.scores and kernel.sums and kernel.query and kernel.keyed and kernel.weight and kernel.value
     known = {kernel.scores: "score"} | {
         m.definition.outs[0]: f"folded[{n}][member_at]" for n, m in enumerate(kernel.folds)
@@ -139,7 +164,8 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     top.lines += indent([
         "constexpr int kWarps = 8, kMostParts = Split == 1 ? 1 : 8;",
         "extern __shared__ float scores[];",
-        f"[[maybe_unused]] unsigned char* const stream_ring = reinterpret_cast<unsigned char*>(scores + Group * (stream_span > 8 * {kernel.columns} ? stream_span : 8 * {kernel.columns}));",
+        f"[[maybe_unused]] unsigned char* const stream_ring = reinterpret_cast<unsigned char*>(scores + Group * ((stream_span > 8 * {kernel.columns} ? stream_span : 8 * {kernel.columns}) + kStreamGap));",
+        "const int stream_row = stream_span + kStreamGap;",
         f"__shared__ float partial[{folds}][kWarps], folded[{folds}][Group];",
         "const int stream_parts = blocks_of_cluster<Split>(), stream_part = blockIdx.x % stream_parts;",
         f"const {wide} group_blocks = ({group} + Group - 1) / Group;",
@@ -153,10 +179,11 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     )
 
     # Queries, in registers.
-    asked, loads, buffers = lines.pack(kernel.query, kernel.depth, how, "query_pack")
+    query, factor = asked_of(kernel) if tiles else (kernel.query, None)
+    asked, loads, buffers = lines.pack(query, kernel.depth, how, "query_pack")
     moved |= buffers
     before, value = lines.printed(asked, 0)
-    top.lines += indent([
+    top.lines += indent(tile_queries(how.packs, wide, at_member, lines.before, loads[0].name, loads[0].address) if tiles else [
         f"float queries[Group][{how.each}];", "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {",
         *indent(at_member, 1), "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
         f"        const {wide} chunk = step * {how.lanes} + threadIdx.x % {how.lanes};", *indent(lines.before, 2),
@@ -168,7 +195,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     # Keys go by; scores stay.
     keyed, loads, buffers = lines.pack(kernel.keyed, kernel.depth, how, "key_pack")
     moved |= buffers
-    key_ring, key_before = StreamRing(how, loads), lines.before
+    key_ring, key_before = StreamRing(how, loads, "keys" if tiles else ""), lines.before
     before, value = lines.printed(keyed, 0)
 
     def wanted(skips: bool) -> list[str]:
@@ -177,7 +204,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         return [f"bool is_one = place < stream_span && {kernel.key} < {keys};", *more]
 
     top.lines += indent([
-        "{", *indent(key_ring.lines(wide, at_key, key_before, wanted(True)), 1), *indent(key_ring.loop([
+        "{", *indent(key_ring.lines(wide, at_key, key_before, wanted(True)), 1), *indent(tile_scores(key_ring, text.element(loads_of([kernel.keyed])[0].args[0].dtype), lines.printed(factor, 0) if factor else ([], "")) if tiles else key_ring.loop([
             "float dots[Group] = {};", "if (taken >> slot & 1) {", *indent(at_key, 1),
             "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
             f"        [[maybe_unused]] const {wide} chunk = step * {how.lanes} + team_lane;", *indent(key_ring.now(), 2),
@@ -189,14 +216,14 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
             f"const float score = sum_of_lanes<{how.lanes}>(dots, team_lane);",
             f"constexpr int kSame = {how.lanes} / Group;",
             "if (place < stream_span && team_lane % kSame == 0) {",
-            "    scores[team_lane / kSame * stream_span + place] = score;", "}",
+            "    scores[team_lane / kSame * stream_row + place] = score;", "}",
         ]), 1), "}", "__syncthreads();",
     ], 1)  # fmt: skip
 
     # The first values are on their way while the scores are reduced.
     seen, loads, buffers = lines.pack(kernel.value, kernel.column, out, "value_pack")
     moved |= buffers
-    value_ring, value_before = StreamRing(out, loads), lines.before
+    value_ring, value_before = StreamRing(out, loads, "values" if tiles else ""), lines.before
     skips = kernel.masked is not None and not program.spec.nans
     top.lines += indent(value_ring.lines(wide, at_key, value_before, wanted(skips)), 1)
 
@@ -209,7 +236,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
             f"    float held = {text.identity(fold)};", f"    const auto join = {text.join(fold)};",
             "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {",
             *indent(at_key, 2), f"        if ({kernel.key} < {keys}) {{",
-            "            const float score = scores[member_at * stream_span + place];", *indent(before, 3),
+            "            const float score = scores[member_at * stream_row + place];", *indent(before, 3),
             f"            held = join(held, {value});", "        }", "    }", "    #pragma unroll",
             "    for (int step = 16; step > 0; step /= 2) {", "        held = join(held, __shfl_xor_sync(0xffffffffu, held, step));", "    }",
             "    if (warp_lane == 0) {", f"        {held}[warp] = held;", "    }", "    meet_in_cluster<Split>();",
@@ -223,10 +250,11 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
     # Weights take the scores' place.
     before, value = lines.printed(leaf(kernel.weight), 0)
     top.lines += indent([
-        "__syncthreads();", f"for (int at = threadIdx.x; at < Group * stream_span; at += {THREADS}) {{",
-        "    const int member_at = at / stream_span, place = at % stream_span;", *indent([*at_member, *at_key], 1),
-        "    const float score = scores[at];", "    float weight = 0.0f;", f"    if ({kernel.key} < {keys}) {{", *indent(before, 2),
-        f"        weight = {value};", "    }", "    scores[at] = weight;", "}", "__syncthreads();",
+        "__syncthreads();", "{", "    const int member_at = warp % Group;", *indent(at_member, 1),
+        "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {", *indent(at_key, 2),
+        "        float& held = scores[member_at * stream_row + place];", "        [[maybe_unused]] const float score = held;", "        float weight = 0.0f;",
+        f"        if ({kernel.key} < {keys}) {{", *indent(before, 3), f"            weight = {value};", "        }", "        held = weight;", "    }", "}",
+        "__syncthreads();",
     ], 1)  # fmt: skip
 
     # Values go by; what was not asked for since it is masked is brought where a weight says otherwise: that of a row that is masked whole.
@@ -236,11 +264,11 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         "    is_any |= weights[member_at] != 0.0f;", "}", "if (is_any && !(taken >> slot & 1)) {", "    fetch(place, slot);",
         "    __pipeline_commit();", "    __pipeline_wait_prior(0);", "}", "if (is_any) {",
     ]  # fmt: skip
-    top.lines += indent([
+    top.lines += indent(tile_sums(value_ring, text.element(loads_of([kernel.value])[0].args[0].dtype), skips) if tiles else [
         f"float sums[Group][{out.each}] = {{}};", *value_ring.loop([
             f"if (place < stream_span{'' if skips else ' && (taken >> slot & 1)'}) {{", *indent(at_key, 1),
             "    float weights[Group];", "    #pragma unroll", "    for (int member_at = 0; member_at < Group; ++member_at) {",
-            "        weights[member_at] = scores[member_at * stream_span + place];", "    }", *indent(late if skips else ["{"], 1),
+            "        weights[member_at] = scores[member_at * stream_row + place];", "    }", *indent(late if skips else ["{"], 1),
             "        #pragma unroll", f"        for (int step = 0; step < {out.packs}; ++step) {{",
             f"            [[maybe_unused]] const {wide} chunk = step * {out.lanes} + team_lane;", *indent(value_ring.now(), 3),
             "            #pragma unroll", f"            for (int lane = 0; lane < {out.width}; ++lane) {{", *indent(before, 4),
@@ -253,7 +281,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
 
     # What the warps have, and then the blocks, is added.
     wide_sums = f"Group * {kernel.columns}"
-    top.lines += indent([
+    left = ["__syncthreads();", *tile_left(kernel.columns)] if tiles else [
         "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {", "    #pragma unroll",
         f"    for (int one = 0; one < {out.each}; ++one) {{", "        #pragma unroll",
         f"        for (int step = {out.lanes}; step < 32; step *= 2) {{",
@@ -262,7 +290,9 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
         "        #pragma unroll", f"        for (int one = 0; one < {out.each}; ++one) {{",
         f"            const int at = (one / {out.width} * {out.lanes} + warp_lane) * {out.width} + one % {out.width};",
         f"            scores[warp * {wide_sums} + member_at * {kernel.columns} + at] = sums[member_at][one];", "        }", "    }", "}",
-        "__syncthreads();", f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", "    float sum = scores[at];",
+    ]  # fmt: skip
+    top.lines += indent([
+        *left, "__syncthreads();", f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", "    float sum = scores[at];",
         "    for (int other = 1; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at];", "    }", "    scores[at] = sum;",
         "}", "meet_in_cluster<Split>();",
     ], 1)  # fmt: skip
@@ -425,15 +455,16 @@ def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bo
     """The host asks `plan_stream` how many queries a block takes, and how many blocks share the keys."""
     kernel = function.kernel
     assert isinstance(kernel, StreamKernel)
-    most = most_group(kernel, program.vector)
+    tiles = function.ring_of_tiles > 0
+    most = most_group(kernel, program.vector, tiles)
     group = in_axes(program, kernel.group)
     lines = [
-        f"const StreamPlan stream_plan = plan_stream({in_axes(program, kernel.units)}, {group}, {in_axes(program, kernel.keys)}, {most}, {kernel.columns}, {function.ring}, {str(clusters).lower()});",
+        f"const StreamPlan stream_plan = plan_stream({in_axes(program, kernel.units)}, {group}, {in_axes(program, kernel.keys)}, {most}, {kernel.columns}, {function.ring}, {function.ring_of_tiles}, {str(clusters).lower()});",
         f"const unsigned grid_blocks = static_cast<unsigned>(({in_axes(program, kernel.units)}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
     ]
     arms = [(size, parts) for size in (1, 2, 4, 8) if size <= most for parts in ((1, 0) if clusters else (1,))]
     for number, (size, parts) in enumerate(arms):
-        call = f"{function.name}<{parts}, {size}>"
+        call = f"{function.name}{'_tiles' if tiles and size >= LEAST_GROUP else ''}<{parts}, {size}>"
         given = ", ".join(function.arguments)
         split = "1" if parts else "stream_plan.split"
         launched = f"launch_with_shared<{str(clusters).lower()}>({call}, grid_blocks, {split}, 256, stream_plan.bytes, stream, {given});"

@@ -168,19 +168,15 @@ __device__ __forceinline__ void join_runs(Span span, int64_t outer, int64_t inne
 }
 
 // Every lane's value into its place, none where that is below zero; lanes side by side that name one place are joined first if there are many.
+// Whether there are.
 template <template <typename> class How, typename T>
-__device__ __forceinline__ void join_lanes(T* to, int64_t place, T value) {
-    if (std::is_integral<T>::value && is_shared(to)) {  // one instruction each, which asking the neighbours made 1.3 times as long (H200)
-        if (place >= 0) {
-            How<T>::into(to + place, value);
-        }
-        return;
-    }
+__device__ __forceinline__ bool join_lanes(T* to, int64_t place, T value) {
     const int lane = threadIdx.x % 32;
     const int64_t left = __shfl_up_sync(0xffffffffu, place, 1);
     const bool is_first = lane == 0 || left != place;
     const unsigned firsts = __ballot_sync(0xffffffffu, is_first), behind = firsts & ~((2u << lane) - 1);
-    if (__popc(firsts) <= 24) {
+    const bool are_many = __popc(firsts) <= 24;
+    if (are_many) {
         const int end = behind != 0 ? __ffs(static_cast<int>(behind)) - 1 : 32;
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {
@@ -192,10 +188,12 @@ __device__ __forceinline__ void join_lanes(T* to, int64_t place, T value) {
     if (place >= 0) {
         How<T>::into(to + place, value);
     }
+    return are_many;
 }
 
-// A thread's four elements lie a quarter of all apart: its loads are in flight together, and beside its neighbours'.
-template <template <typename> class How, bool Always, typename Span, typename T, typename Place, typename Value>
+// A thread's four elements lie a quarter of all apart: its loads are in flight together, and beside its neighbours'. `Alone`: lanes do not ask
+// their neighbours, which is dear beside integers that one instruction adds in shared memory; other lanes do, of the last three if of the first it was of use.
+template <template <typename> class How, bool Always, bool Alone, typename Span, typename T, typename Place, typename Value>
 __device__ __forceinline__ void join_quarters(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
     const auto ask = [=](int64_t row, int64_t at, int64_t& wanted, T& own) {
         const bool is_one = row < outer && at < inner;
@@ -212,9 +210,14 @@ __device__ __forceinline__ void join_quarters(Span span, int64_t outer, int64_t 
             for (int part = 0; part < 4; ++part) {
                 ask(at < quarter ? 0 : outer, at + part * quarter, wanted[part], values[part]);
             }
+            bool asks = !Alone;
 #pragma unroll
             for (int part = 0; part < 4; ++part) {
-                join_lanes<How>(to, wanted[part], values[part]);
+                if (asks) {
+                    asks = join_lanes<How>(to, wanted[part], values[part]);
+                } else if (wanted[part] >= 0) {
+                    How<T>::into(to + wanted[part], values[part]);
+                }
             }
         }
         __syncthreads();
@@ -245,7 +248,7 @@ __device__ __forceinline__ void phase_join_all(Span span, int64_t outer, int64_t
                 own[at] = How<T>::none();
             }
             __syncthreads();
-            join_quarters<How, Always>(span, outer, inner, own, place, value);
+            join_quarters<How, Always, std::is_integral<T>::value>(span, outer, inner, own, place, value);
             for (int at = threadIdx.x; at < places; at += blockDim.x) {
                 if (own[at] != How<T>::none()) {
                     How<T>::into(to + at, own[at]);
@@ -257,7 +260,10 @@ __device__ __forceinline__ void phase_join_all(Span span, int64_t outer, int64_t
             return join_runs<How, Always>(span, outer, inner, to, place, value);
         }
     }
-    join_quarters<How, Always>(span, outer, inner, to, place, value);
+    if (std::is_integral<T>::value && is_shared(to)) {
+        return join_quarters<How, Always, true>(span, outer, inner, to, place, value);
+    }
+    join_quarters<How, Always, false>(span, outer, inner, to, place, value);
 }
 
 // How many of the steps from `begin` to `end` hold, which are the first ones: a warp asks of 32 at a time.

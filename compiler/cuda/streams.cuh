@@ -63,16 +63,18 @@ __device__ __forceinline__ T* of_block(T* mine, int other) {
     return mine;
 }
 
-constexpr int kStreamBytes = 220 << 10;
+constexpr int kStreamBytes = 220 << 10, kStreamShare = 110 << 10;  // of a block, and where two share a multiprocessor
+// Between the scores of a query and those of the next one: so lanes of eight queries and of four keys find them in banks of their own.
+constexpr int kStreamGap = 4;
 
 // How keys that stream by are shared: queries of the same keys that a block takes, blocks of a cluster, keys of a block.
 struct StreamPlan {
     int group, split, span, bytes;
 };
 
-// `ring`: bytes of a block for keys and values on their way, behind the scores. Twice as many blocks as multiprocessors where there are keys for them, 64 each at least; scores of a block that leave room for another
+// `ring`: bytes of a block for keys and values on their way, behind the scores; `tiles`: where tensor cores multiply, 0 if they never do. Twice as many blocks as multiprocessors where there are keys for them, 64 each at least; scores of a block that leave room for another
 // one; where the keys are too many for all queries at once, fewer queries.
-inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int most, int columns, int ring, bool clusters) {
+inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int most, int columns, int ring, int tiles, bool clusters) {
     static const Multiprocessors machine;
     StreamPlan plan{1, 1, 0, 0};
     while (plan.group < most && plan.group < group) {
@@ -81,10 +83,10 @@ inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int mo
     while (true) {
         const int64_t blocks = units * ((group + plan.group - 1) / plan.group);
         const auto span = [&] { return (keys + plan.split * 32 - 1) / (plan.split * 32) * 32; };
-        const auto bytes = [&] { return plan.group * (span() > 8 * columns ? span() : 8 * columns) * 4 + ring; };
+        const auto bytes = [&] { return plan.group * ((span() > 8 * columns ? span() : 8 * columns) + kStreamGap) * 4 + (tiles && plan.group >= 4 ? tiles : ring); };
         plan.split = 1;
         while (clusters && plan.split < 8 && keys > plan.split * 64 &&
-               (blocks * plan.split < 2 * machine.count || bytes() > (96 << 10))) {
+               (blocks * plan.split < 2 * machine.count || bytes() > kStreamShare)) {
             plan.split *= 2;
         }
         plan.span = static_cast<int>(span());

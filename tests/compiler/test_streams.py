@@ -63,3 +63,50 @@ def test_keys_and_values_stream_by_once_for_all_queries_of_a_head(form, tmp_path
         r"bring\(&value_pack_\w+\[.*\], values \+ ", text
     )
     check_text(folder_of(tmp_path, SPEC, reference), text, tmp_path)
+
+
+MANY = {
+    "of four bytes a pair": ("bfloat16", 128, 64, """\
+    grouped = query.view(seqs, kv_heads, -1, 128) * scale
+    scores = torch.einsum("skgd,sktd->skgt", grouped.float(), keys.float())
+"""),
+    "scored, then scaled": ("float16", 64, 128, """\
+    grouped = query.view(seqs, kv_heads, -1, 64)
+    scores = torch.einsum("skgd,sktd->skgt", grouped, keys) * scale
+"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", MANY)
+def test_tensor_cores_take_the_queries_of_a_group(form, tmp_path):
+    """Groups of 8, 7, 5 and 1; keys that no stage divides; a row that is masked whole, whose values are all read."""
+    dtype, depths, columns, scored = MANY[form]
+    spec = made(
+        [
+            {"seqs": 2, "heads": 16, "kv_heads": 2, "tokens": 150}, {"seqs": 1, "heads": 7, "kv_heads": 1, "tokens": 33},
+            {"seqs": 1, "heads": 10, "kv_heads": 2, "tokens": 64}, {"seqs": 2, "heads": 2, "kv_heads": 2, "tokens": 5},
+        ],
+        (dtype,), ("cuda",), {"scale": 0.125}, nans=False,
+        tensors={
+            "query": f"in seqs heads {depths}", "keys": f"in seqs kv_heads tokens {depths}", "values": f"in seqs kv_heads tokens {columns}",
+            "lengths": "in seqs int32 integers:0:5", "out": f"out seqs heads {columns}",
+        },
+    )  # fmt: skip
+    reference = f"""import torch
+
+
+def reference(query, keys, values, lengths, scale):
+    seqs, kv_heads = keys.shape[:2]
+{scored}    behind = torch.arange(keys.shape[2]) >= (lengths[:, None] - 2) * 40
+    weights = torch.softmax(scores.masked_fill(behind[:, None, None], -1e30), -1)
+    return {{"out": torch.einsum("skgt,sktd->skgd", weights, values.to(weights.dtype)).reshape(seqs, -1, {columns})}}
+"""
+    text = source(spec, reference)
+    assert "_tiles<1, 8>" in text and "multiply_halves" in text
+    check_text(
+        folder_of(tmp_path, spec, reference),
+        text,
+        tmp_path,
+        offsets=(0,),
+        sized=[f"{dtype}:{w.label.partition(' ')[2].replace(' ', ',')}" for w in spec.workloads],
+    )

@@ -216,6 +216,7 @@ OF_PARTS = {
     "pieces side by side": (
         "out rows cols+24", "torch.cat((x, x[:, 8:16] * 2, w[:16].expand(x.shape[0], 16)), -1)", 40, "elements",
     ),
+    "one of two tensors": ("out rows cols+16", "torch.cat((x, w[:16].expand(x.shape[0], 16)), -1).float()[places] * 2", 40, "elements"),
     "two values in a byte": (
         "out rows cols//2 uint8",
         "(lambda a, b: a | b << 4)(*(x - x.amin(-1, keepdim=True)).mul(4).floor().clamp(0, 15).to(torch.uint8).chunk(2, -1))", 64, "rows",
@@ -242,6 +243,7 @@ OF_PARTS = {
     ),
 }  # fmt: skip
 IN_TEXT = {
+    "one of two tensors": " : x + (",
     "steps beside a pack": "load_inside<24, 8>(x", "rows that a column picks": "const int64_t v1 = places[", "a small table": "__shared__ float table_table[16]",
 }  # fmt: skip
 
