@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -74,9 +75,8 @@ class Pool:
 
     def get(self, build: Build) -> Worker:
         """The candidate's own process, started where it has none. Raises WorkerFailure where it cannot load."""
-        worker = self._workers.get(build.candidate)
-        if worker is not None and worker.alive:
-            return worker
+        if self._lives(build.candidate):
+            return self._workers[build.candidate]
         self.drop(build.candidate)
         if self._short_of_memory():
             self.only(build.candidate)
@@ -85,6 +85,29 @@ class Pool:
         worker = self.start(build)
         self._workers[build.candidate] = worker
         return worker
+
+    def begin(self, builds: Iterable[Build]) -> None:
+        """Have those of these candidates that have no process get one, several at once on a GPU, where a context takes most of a start. What
+        fails is left for `get`, which tries once more and says why."""
+        new = {one.candidate: one for one in builds if not self._lives(one.candidate)}
+        if self.device != "cuda" or len(new) < 2 or self._short_of_memory():
+            return
+
+        def start(build: Build) -> tuple[str, Worker | None]:
+            with suppress(WorkerFailure):
+                return build.candidate, self.start(build)
+            return build.candidate, None
+
+        before = self._memory_available()
+        with ThreadPoolExecutor(len(new)) as threads:
+            for name, worker in threads.map(start, new.values()):
+                if worker is not None:
+                    self.drop(name)
+                    self._workers[name], self._available[name] = worker, before
+
+    def _lives(self, candidate: str) -> bool:
+        worker = self._workers.get(candidate)
+        return worker is not None and worker.alive
 
     def match(self, candidate: str, rivals: Iterable[str]) -> None:
         """These processes may be there from now on, and ours."""

@@ -387,15 +387,23 @@ class EvaluationSession(BuildPlace, abc.ABC):
 
     def run(self, comparison: ABComparison, arms: list[Arm], **how: Any) -> ComparisonTimes:
         """`timing.run`, with the neighbours by themselves beside the sides where they are kernels."""
-        self.pool.settle()
-        pair = None
-        if self.device == "cuda" and comparison.context != "alone":
-            worker = self.pool.ours(PAIR, self._neighbours(), {PAIR: ("company_nothing",)})
-            prepared = comparison.pair is not None and comparison.pair.worker is worker
-            pair = comparison.pair if prepared else Arm(PAIR, worker, PAIR)
+        pair = self._settled_pair(comparison)
         found = interleaved.run(comparison, arms, pair=pair, **how)
         comparison.pair = pair
         return found
+
+    def find_fastest_us(self, comparison: ABComparison, arms: list[Arm], blocks: int) -> float:
+        """`timing.find_fastest_us`, likewise."""
+        return interleaved.find_fastest_us(comparison, arms, self._settled_pair(comparison), blocks)
+
+    def _settled_pair(self, comparison: ABComparison) -> Arm | None:
+        """The neighbours by themselves, where they are kernels, once every process that was dropped has ended."""
+        self.pool.settle()
+        if self.device != "cuda" or comparison.context == "alone":
+            return None
+        worker = self.pool.ours(PAIR, self._neighbours(), {PAIR: ("company_nothing",)})
+        prepared = comparison.pair is not None and comparison.pair.worker is worker
+        return comparison.pair if prepared else Arm(PAIR, worker, PAIR)
 
     def make_arm(self, name: str, build: Build) -> Arm:
         """Raises SideFailure where its process cannot load."""
@@ -426,8 +434,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
         variants: dict[str, tuple[str, ...]] = {name: (name,) for name in speed_of_light.VARIANTS[self.device]}
         worker = self.pool.ours("light", Path(build.artefact), variants)
         # The fastest variant; each one's median, for a sample less its neighbours may come out short by chance.
-        found = [self.run(comparison, [Arm(name, worker, name)], blocks=(5, 5)).median_us[name] for name in variants]
-        best = min(found)
+        best = self.find_fastest_us(comparison, [Arm(name, worker, name) for name in variants], 5)
         best = min(best, kept.microseconds) if kept else best
         self.store.keep("light", key, SpeedOfLight(microseconds=best))
         # On a CPU what was measured beside others is too slow for those to come; a GPU's clock does not see who uses the cores.

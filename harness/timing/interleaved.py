@@ -38,8 +38,13 @@ accused."""
 PIPE_S = 5e-4
 """Scheduling of two processes may cost this much of a sample before we doubt a worker's clock."""
 LONG_S = 0.015
-"""The samples by which our own clock confirms FASTER, where all of a call is the side's own; the pipe's latency is some 1 %
-of this, and the same for both."""
+"""A request that outlasts the slices in which a GPU serves processes in turns, and of which the pipe's latency is some 1 %."""
+CONFIRM_S = {"cuda": LONG_S / 2, "cpu": LONG_S}
+"""The samples by which our own clock confirms FASTER, where all of a call is the side's own. On a GPU each is one request, and what the pipe
+took of the first side's quickest one is taken off both sides'."""
+CLOSE = {"cuda": 1.02, "cpu": 1.25}
+"""Sides of which the fastest is wanted are timed further where their pace is within this of the best, neighbours included: of a few warm
+samples of a GPU's chain the quickest vary by less, and a CPU's on which others are at work by more."""
 LEAST_OWN = 0.2
 """Share of a call's time that is its own (lower bound): no sample takes longer than this asks for."""
 CPU_SHARE, ONE_THREAD, MORE_WAITS, CALMER = 1.25, 0.02, 1.5, 0.8
@@ -188,6 +193,27 @@ def run(
     )
 
 
+def find_fastest_us(comparison: ABComparison, arms: list[Arm], pair: Arm | None, blocks: int) -> float:
+    """Least microseconds a call of sides of ours, whose clocks nobody doubts: the median of so many samples, its neighbours' time taken off.
+
+    They may share a process, so each is planned anew before it is timed further; who is clearly slower when warm is not. Raises ArmFailure.
+    """
+    prepared = [*([pair] if pair is not None and pair is not comparison.pair else []), *arms]
+    for arm in prepared:
+        _blaming(arm, comparison.prepare)
+    most, found = CLOSE[comparison.device] * min(arm.pace_s for arm in arms), []
+    for arm in (arm for arm in arms if arm.pace_s <= most):
+        _blaming(arm, comparison.plan)
+        together = [arm, *([pair] if pair else [])]
+        for one in together:
+            one.forget(all_=True)
+        for _ in range(blocks):
+            for one in together:
+                _blaming(one, comparison.sample)
+        found.append(statistics.median(_net(arm, pair)))
+    return min(found) * 1e6
+
+
 def _blaming(arm: Arm, action: Callable[[Arm], Returned]) -> Returned:
     """What the action makes of the side. Raises SideFailure where its worker fails."""
     try:
@@ -292,18 +318,19 @@ def _confirm(
     them quickly and wrong had whatever it claims borne out.
     """
     share = max(statistics.median(_net(arm, pair)) / statistics.median(arm.seconds), LEAST_OWN)
-    long_s = LONG_S / share
+    long_s = CONFIRM_S[comparison.device] / share
+    # The pipe takes at least so much of each request, for a side that hurries there nothing.
+    pipe_s = min(first.lacking)
 
     def long_pair() -> float:
-        shown = _blaming(first, lambda first: comparison.long_sample(first, long_s))
-        return shown / _blaming(arm, lambda side: comparison.long_sample(side, long_s, look=look))
+        shown = _blaming(first, lambda first: comparison.long_sample(first, long_s, pipe_s=pipe_s))
+        return shown / _blaming(arm, lambda side: comparison.long_sample(side, long_s, look=look, pipe_s=pipe_s))
 
     claimed = median_interval(_ratios(first, arm))
     ours: list[float] = []
     while len(ours) < 3 and (not ours or claimed.median > ours[0] * (1 + MARGIN[comparison.device] / 2)):
         ours.append(long_pair())
-    # The short samples by our clock. The pipe takes at least so much of each, for a side that hurries there nothing.
-    pipe_s = min(first.lacking)
+    # The short samples by our clock.
     shown = _paired(_outside(first, pipe_s), _outside(arm, pipe_s))
     certain = statistics.median(_paired(_outside(first, pipe_s), _outside(arm, 0.0)))
     # Where others are at work most requests wait, and of calls that are few a request most of the time is that. Whose quickest

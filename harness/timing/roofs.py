@@ -7,6 +7,7 @@ matrices, so what a good library reaches and not what a datasheet says. The fast
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -40,9 +41,14 @@ PROBE_S = 60.0
 INTENSITY = 2
 """FLOPs a byte below which no device is bound by arithmetic: an H200's vector units do 14 in float32, two busy cores 4."""
 OVERCOUNTED = 1.1
-_CALL = (
-    "import ctypes, sys; f = getattr(ctypes.CDLL(sys.argv[1]), sys.argv[2]); f.restype = ctypes.c_double; print(f())"
-)
+_CALL = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+for name in sys.argv[2:]:
+    roof = getattr(library, name)
+    roof.restype = ctypes.c_double
+    print(roof(), flush=True)
+"""
 
 
 class RoofsSession(Protocol):
@@ -100,7 +106,7 @@ def _found(session: RoofsSession, facts: DeviceFacts) -> DeviceFacts:
     compute = (*_vector(build.artefact, facts), *_matrix(facts))
     more = {}
     if facts.device == "cpu":
-        more = {name: _probed(build.artefact, name) for name in ("core_gbps", "region_us")}
+        more = _probed(build.artefact, "core_gbps", "region_us")
     return facts.model_copy(update={"bandwidth_gbps": _copy_gbps(facts), "compute": compute, **more})
 
 
@@ -134,17 +140,20 @@ def _copy_gbps(facts: DeviceFacts) -> float:
 
 
 def _vector(artefact: str, facts: DeviceFacts) -> list[Roof]:
-    return [Roof(kind="vector", dtype=one, gflops=_probed(artefact, one)) for one in VECTOR_DTYPES[facts.device]]
+    reached = _probed(artefact, *VECTOR_DTYPES[facts.device])
+    return [Roof(kind="vector", dtype=one, gflops=gflops) for one, gflops in reached.items()]
 
 
-def _probed(artefact: str, dtype: str) -> float:
-    """In a process of its own, whose threads and context go with it."""
-    command = [sys.executable, "-I", "-c", _CALL, artefact, f"roof_{dtype}"]
+def _probed(artefact: str, *names: str) -> dict[str, float]:
+    """What the probe reaches in each; in a process of its own, whose threads and context go with it: on a GPU most of a second is its start."""
+    command = [sys.executable, "-I", "-c", _CALL, artefact, *(f"roof_{name}" for name in names)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False)
-    if done.returncode or (reached := float(done.stdout)) <= 0:
-        said = " ".join((done.stderr or done.stdout).split())[-300:]
-        raise RuntimeError(f"the compute roof's probe fails in {dtype}: {said or f'exit code {done.returncode}'}")
-    return reached
+    reached = [float(line) for line in done.stdout.split()]
+    for name, value in itertools.zip_longest(names, reached, fillvalue=0.0):
+        if value <= 0:
+            said = " ".join((done.stderr or done.stdout).split())[-300:]
+            raise RuntimeError(f"the compute roof's probe fails in {name}: {said or f'exit code {done.returncode}'}")
+    return dict(zip(names, reached, strict=True))
 
 
 def _matrix(facts: DeviceFacts) -> list[Roof]:

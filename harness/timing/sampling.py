@@ -541,16 +541,17 @@ class ABComparison:
             workload=self.workload.label, name=f"{arm.looked} timed calls, {self.cache}", passed=True, error=arm.error
         )
 
-    def long_sample(self, arm: Arm, seconds: float, *, look: bool = False) -> float:
+    def long_sample(self, arm: Arm, seconds: float, *, look: bool = False, pipe_s: float = 0.0) -> float:
         """Seconds per call by our clock, of requests that take about so many and the pipe's latency does not matter.
 
-        `look` at one of the calls: that they are many tells that this is no other sample.
+        `look` at one of the calls: that they are many tells that this is no other sample. `pipe_s`: what the pipe takes of a request, which
+        is taken off the one of a GPU.
         """
         if self.device == "cuda":
             passes = max(1, math.ceil(seconds / (arm.pace_s * arm.calls)))
             _, outside = self._request(arm, arm.calls, passes)
             self._examine(arm, look=look)
-            return outside / passes / arm.calls
+            return max(outside - pipe_s, LEAST_SHARE * outside) / passes / arm.calls
         calls = max(1, min(self.layout.slots, math.ceil(seconds / arm.pace_s)))
         rounds = max(1, math.ceil(seconds / (arm.pace_s * calls)))
         looked, total = random.randrange(rounds) if look else -1, 0.0

@@ -80,7 +80,7 @@ class Paper:
         self.measured: dict[str, str] = {}
         self.light, self.takes_s = 0.1, 1.0
         self.pool = SimpleNamespace(
-            drop=self.dropped.append, match=lambda *_: None, settle=lambda: None, get=lambda one: SimpleNamespace(name=one.candidate),
+            drop=self.dropped.append, match=lambda *_: None, settle=lambda: None, begin=lambda _builds: None, get=lambda one: SimpleNamespace(name=one.candidate),
             guarding_memory=lambda candidate: nullcontext(),
         )  # fmt: skip
 
@@ -278,9 +278,21 @@ def test_what_gains_more_than_twice_in_each_state_of_the_cache_is_timed_once(tmp
     session = Paper(Store(tmp_path), baseline=[10.0] * 2, candidate=[2.0, 3.3])
     found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
     assert session.asked == cases and [one.timing.comparison for one in found] == ["FASTER", "FASTER"]
-    session = Paper(Store(tmp_path), baseline=[10.0] * 4, candidate=[2.0, 5.1, 2.0, 5.1])
+    session = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=[5.1, 3.3, 5.1])
     comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
-    assert session.asked == cases * 2, "1.96x in one of them"
+    assert session.asked == [*cases, cases[0]], "1.96x where it is cold"
+
+
+@pytest.mark.usefixtures("in_order")
+@pytest.mark.parametrize(("on", "hot_us", "again"), [("cuda", 7.9, [0]), ("cuda", 8.1, [0, 1]), ("cpu", 7.9, [0, 1])])
+def test_what_gains_a_quarter_in_a_hot_cache_is_no_chance_on_a_gpu(
+    tmp_path: Any, on: str, hot_us: float, again: list[int]
+) -> None:
+    """Where it was hot chance has said 11 % once; where it was cold, a third."""
+    cases: list[comparisons.Case] = [(WORKLOAD, cache, "plain") for cache in ("cold", "hot")]
+    session = Paper(Store(tmp_path), on, baseline=[10.0] * 4, candidate=[6.5, hot_us] * 2)
+    comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
+    assert session.asked == [*cases, *(cases[at] for at in again)]
 
 
 def test_a_rival_that_fails_gets_a_fresh_process_twice_and_the_candidate_none(tmp_path: Any) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from harness.device import DeviceError
 from harness.judge import pool
@@ -87,6 +89,32 @@ def test_a_process_that_lives_is_not_started_again_and_one_that_died_is() -> Non
     with_one.drop("a")
     with_one.drop("a")
     assert not second.alive and with_one.get(build("a")) is not second
+
+
+def test_processes_that_are_missing_start_side_by_side_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the other here; who fails is left for `get`, which says why."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (80, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    one, both = Paper("cuda"), threading.Barrier(2, timeout=20)
+
+    def start(build: Build) -> Process:
+        one.begun.append(build.candidate)
+        both.wait()
+        if build.candidate == "b":
+            raise WorkerFailure(Outcome.RUNTIME_ERROR, "no context")
+        return Process()
+
+    lives = one.get(build("c"))
+    monkeypatch.setattr(one, "start", start)
+    one.begin([build(name) for name in "abc"])
+    assert sorted(one.begun) == ["a", "b", "c"] and one.get(build("c")) is lives
+    assert one.get(build("a")).alive and len(one.begun) == 3
+    both.reset()
+    monkeypatch.setattr(both, "wait", lambda: None)
+    with pytest.raises(WorkerFailure, match="no context"):
+        one.get(build("b"))
+    one.begin([build("b")])
+    assert len(one.begun) == 4, "one alone is what `get` starts"
 
 
 def test_processes_that_go_do_so_at_once_and_are_waited_for_before_anything_is_timed() -> None:

@@ -25,6 +25,7 @@ from harness.timing import interleaved, load, sampling
 from harness.timing.interleaved import (
     ACCUSING_PAIRS,
     CHECKS,
+    CONFIRM_S,
     LEAST_OWN,
     LONG_S,
     MORE_DOUBTS,
@@ -799,6 +800,8 @@ def test_a_long_sample_outlasts_what_the_pipe_costs(
     assert set(asked) == {(calls, passes)} and examined == [(lone, False)] * len(asked)
     if device == "cuda":
         assert len(asked) == 1 and calls == 4
+        whole = 3 * pace_s * calls * passes
+        assert one.long_sample(lone, LONG_S, pipe_s=whole / 3) == pytest.approx(2 * pace_s), "without the pipe"
     else:
         assert passes == 1 and calls == min(one.layout.slots, max(1, math.ceil(LONG_S / pace_s)))
 
@@ -877,7 +880,7 @@ class Scripted:
         self.more: list[float] = []
         self.asked_s = 0.0
 
-    def long_sample(self, arm: Arm, seconds: float, *, look: bool = False) -> float:
+    def long_sample(self, arm: Arm, seconds: float, *, look: bool = False, pipe_s: float = 0.0) -> float:
         self.asked_s = seconds
         return self.left[arm.name].pop(0)
 
@@ -938,11 +941,47 @@ def test_no_ratio_is_kept_that_no_clock_has_shown() -> None:
     assert max(shown) < 1 / LEAST_SHARE * 1e-3 / PIPE_S * 1.001
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_of_sides_of_ours_the_fastest_is_found_and_the_clearly_slower_are_let_go(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    one = stage(negation("float32", 100))
+    took = {"slow": 2e-3, "close": 1.01e-3, "quick": 1e-3, "pair": 0.4e-3}
+    made: list[str] = []
+
+    def sample(arm: Arm) -> None:
+        made.append(arm.name)
+        arm.seconds.append(took[arm.name] * (1.5 if len(arm.seconds) == 2 else 1.0))  # one is disturbed
+
+    def prepare(arm: Arm) -> None:
+        arm.pace_s = took[arm.name]
+        arm.seconds.append(9.0)
+
+    one.device = device
+    monkeypatch.setattr(one, "sample", sample)
+    monkeypatch.setattr(one, "prepare", prepare)
+    monkeypatch.setattr(one, "plan", lambda arm: made.append(f"plan {arm.name}"))
+    arms = [side(name, [], []) for name in ("slow", "close", "quick")]
+    assert interleaved.find_fastest_us(one, arms, side("pair", [], []), 5) == pytest.approx(600)
+    assert made.count("close") == made.count("quick") == 5 and made.count("pair") == 10 and "slow" not in made
+    assert [text for text in made if text.startswith("plan")] == ["plan close", "plan quick"]
+    assert interleaved.find_fastest_us(one, arms, None, 5) == pytest.approx(1000)
+
+    def fail(arm: Arm) -> None:
+        raise WorkerFailure(Outcome.RUNTIME_ERROR, "gone")
+
+    monkeypatch.setattr(one, "sample", fail)
+    with pytest.raises(ArmFailure, match="gone"):
+        interleaved.find_fastest_us(one, arms, None, 5)
+
+
 def test_one_long_pair_is_enough_where_it_bears_the_claim_out() -> None:
     assert claimed("cuda", 0.5e-3, 0.5e-3, [0.5e-3]) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(("neighbours_s", "asked_s"), [(0.9e-3, LONG_S / LEAST_OWN), (0.5e-3, LONG_S / 0.498)])
+@pytest.mark.parametrize(
+    ("neighbours_s", "asked_s"), [(0.9e-3, CONFIRM_S["cuda"] / LEAST_OWN), (0.5e-3, CONFIRM_S["cuda"] / 0.498)]
+)
 def test_a_clock_that_is_a_little_slow_is_corrected_where_most_of_a_call_is_its_neighbours(
     neighbours_s: float, asked_s: float
 ) -> None:
