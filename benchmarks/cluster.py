@@ -254,7 +254,8 @@ def search(asked: argparse.Namespace) -> None:
                         evaluator, evaluator.ask, idle
                     )
                     took[name] = time.monotonic() - began
-            print(f"{name}: {took[name]:.1f} s, {found.reason}; {found.values}; split {found.split}", flush=True)
+            said = f"{found.values}; split {found.split}; on {evaluator.measured.get('devices')}"
+            print(f"{name}: {took[name]:.1f} s, {found.reason}; {said}", flush=True)
         every, one = took.values()
         print(f"all that are idle take {every / one:.2f} of one device's time", flush=True)
 
@@ -352,7 +353,7 @@ def _share_at_work(record: dict) -> float:
     """Share of the time in which a device has a problem, until the last one begins: what comes after is the end of a campaign that is cut off."""
     ended = [one for one in record["items"] if one.get("ended_s") is not None]
     last = max((one["ended_s"] - one["seconds"] for one in ended), default=0.0)
-    if last <= 0:
+    if len(ended) <= record["width"]:
         return sum(one["seconds"] for one in record["items"]) / record["wall_s"] / record["width"]
     return (
         sum(max(0.0, min(last, one["ended_s"]) - one["ended_s"] + one["seconds"]) for one in ended)
