@@ -188,7 +188,7 @@ def _holders(inputs: list[Any], names: list[str]) -> list[tuple[str, list | tupl
     return found
 
 
-TWO_DEVICES = ("on the expected device", "devices, cpu and meta", "devices, meta and cpu")
+TWO_DEVICES = ("on the expected device", "to be on same device", "devices, cpu and meta", "devices, meta and cpu")
 """What torch says where the module makes a tensor that is not beside its inputs."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
@@ -52,6 +52,10 @@ def call(low, arguments, keywords) -> Any:
         return (_dropout(low, arguments), None)
     if name == "aten.scaled_dot_product_attention.default":
         return _attention(low, arguments, keywords)
+    if torch.Tag.nondeterministic_seeded in low.node.target.tags and isinstance(low.meta, torch.Tensor):
+        first, *rest = arguments
+        if isinstance(first, Value) and first.shape == low.shape and not any(isinstance(one, Value) for one in rest):
+            return _draw(low, first, lambda text: call_text(low, name, [first, *rest], keywords, text))
     return call_of(low, name, arguments, keywords)
 
 
@@ -155,20 +159,24 @@ def _dropout(low, arguments) -> Value:
     a, share, training = arguments
     if share == 0 or training is False:
         return a
+    return _draw(low, a, lambda text: f"torch.dropout({text}, {share!r}, True)")
+
+
+def _draw(low, a: Value, call: Callable[[str], str]) -> Value:
+    """Draws for the elements of `a`, which go to them as they lie in memory: so ours lie there as eager's do."""
     program, axes = low.program, range(len(a.shape))
+    meta = low.meta if isinstance(low.meta, torch.Tensor) else low.meta[0]
     strides = [int(stride) for stride in low.node.args[0].meta["val"].stride()]
     order = sorted(axes, key=lambda axis: -strides[axis])
     if order == [*axes]:
-        text = f"torch.dropout({tensor_text(program, a)}, {share!r}, True)"
-        return _emitted(low, text, [a], low.meta[0])
-    # Draws go to elements as they lie in memory: so ours lie there as eager's do.
+        return _emitted(low, call(tensor_text(program, a)), [a], meta)
     back = [order.index(axis) for axis in axes]
     shape = [a.shape[axis] for axis in order]
     laid = program.whole(program.realise(low.formula(lambda p: a.at([p[place] for place in back]), shape, a.dtype)))
-    buffer = program.allocate(shape, a.dtype, low.name)
-    text = f"torch.dropout({tensor_text(program, laid)}.permute({back}), {share!r}, True).permute({order})"
+    buffer = program.allocate(shape, meta.dtype, low.name)
+    text = f"{call(f'{tensor_text(program, laid)}.permute({back})')}.permute({order})"
     record(low, text, [laid], [buffer], True)
-    return low.formula(lambda p: program.whole(buffer).at([p[axis] for axis in order]), a.shape, a.dtype)
+    return low.formula(lambda p: program.whole(buffer).at([p[axis] for axis in order]), a.shape, meta.dtype)
 
 
 def _attention(low, arguments, keywords) -> Value:
@@ -255,8 +263,9 @@ def _tensors(arguments) -> list[Value]:
     return [found for argument in arguments for found in _tensors(argument)]
 
 
-def call_text(low, name: str, arguments, keywords) -> str:
-    parts = [_text(low, argument) for argument in arguments]
+def call_text(low, name: str, arguments, keywords, first: str | None = None) -> str:
+    """`first`: what stands for the first argument."""
+    parts = [_text(low, argument) if place or first is None else first for place, argument in enumerate(arguments)]
     parts += [f"{key}={_text(low, value, key)}" for key, value in keywords.items() if key != "layout"]
     return f"torch.ops.{name}({', '.join(parts)})"
 

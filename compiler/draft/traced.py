@@ -140,6 +140,24 @@ def _sizes_are_some(answers: Answers, left: Left) -> Iterator[list[tuple[frozens
             found.append((frozenset(map(str, expr.free_symbols)), text))
 
 
+def _decomposed(exported: ExportedProgram, table: dict) -> ExportedProgram:
+    """By `table`. What the module's code reads of a tensor stays in the graph though nothing there has use for it: torch 2.11 drops that, and
+    with it the names of what is supposed."""
+    aten, impure = torch.ops.aten, fx.node._side_effectful_functions
+    reads = {aten.item.default, aten._local_scalar_dense.default}
+    added = reads - impure
+    impure.update(added)
+    try:
+        program = exported.run_decompositions(table)
+    finally:
+        impure.difference_update(added)
+    for node in program.graph.find_nodes(op="call_function", target=aten._local_scalar_dense.default):
+        if not node.users:
+            with program.graph.inserting_after(node):
+                program.graph.call_function(aten._assert_scalar.default, (node, ""))
+    return program
+
+
 def _is_choice(env: ShapeEnv, expr: sympy.Basic) -> bool:
     """Whether the condition is a choice that a tensor holds, as the exporter has those: an integer of 0 or 1 that is 1."""
     if not isinstance(expr, sympy.Eq) or expr.args[1] != 1 or not isinstance(expr.args[0], sympy.Symbol):
@@ -374,7 +392,7 @@ def trace(
         for operator in list(table):
             if str(operator) in LOWERINGS or any(word in str(operator) for word in KEPT):
                 table.pop(operator)
-        program = exported.run_decompositions(table)
+        program = _decomposed(exported, table) if supposed else exported.run_decompositions(table)
         _refuse_smears(program.graph)
         if supposed and named != _hidden(program.graph):
             raise NoDraft("the module asks for sizes that depend on values, and the exporter names them anew")

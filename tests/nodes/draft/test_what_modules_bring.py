@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from compiler import draft
+from compiler.draft import traced
 from tests.nodes.draft.direct import HEADER, Pair, check_group, groups, native_source, problem
 
 BATCH = "torch.randn(5, 37)"
@@ -114,6 +115,10 @@ RIGHT = {
     "a tensor that is not beside its input": problem(
         "hot = torch.zeros(x.shape)\nhot.scatter_(1, y, 1)\nreturn (hot * x.sigmoid()).sum(1)", "[torch.randn(4, 6), torch.randint(0, 6, (4, 1))]"
     ),
+    "a number of the CPU's in a tensor": problem(
+        "m = y >= self.table\nreturn x.masked_fill(m, torch.tensor(-torch.inf)).softmax(-1)",
+        f"[{BATCH}, torch.rand(5, 37)]", "self.register_buffer('table', torch.linspace(0.2, 1, 37))",
+    ),
     "draws for what lies otherwise in memory": problem(
         "return F.dropout(torch.softmax(x.transpose(1, 2) * 2, -1), 0.4, True) + 1", "[torch.randn(3, 8, 5)]"
     ),
@@ -125,7 +130,7 @@ RIGHT = {
 
 ALONE = (
     "casts of a device", "a number that is read", "complex numbers", "a decomposition", "a tensor that is not beside its input",
-    "draws for what lies otherwise in memory", "losses of a batch, row by row",
+    "a number of the CPU's in a tensor", "draws for what lies otherwise in memory", "losses of a batch, row by row",
 )  # fmt: skip
 """What is as it was written, or exported otherwise, is so as a whole."""
 
@@ -507,3 +512,33 @@ def test_a_line_is_divided_by_a_product_of_open_sizes(tmp_path):
     pair = Pair(text, tmp_path)
     pair.check(0, pair.inputs(0))
     pair.check(0, pair.inputs(0, leading=7))
+
+
+@pytest.mark.parametrize("draw", ["torch.randn_like(t)", "torch.rand_like(t)", "torch.bernoulli(t)"])
+def test_what_is_drawn_for_elements_goes_to_them_as_they_lie_in_memory(draw, tmp_path):
+    pair = Pair(problem(f"t = x.transpose(1, 2).sigmoid()\nreturn t + {draw}", "[torch.randn(3, 5, 37)]"), tmp_path)
+    for leading in (3, 1):
+        x = pair.inputs(0, leading)[0]
+        torch.manual_seed(7)
+        theirs = pair.reference.Model()(x)
+        torch.manual_seed(7)
+        torch.testing.assert_close(pair.candidate.ModelNew()(x), theirs)
+
+
+def test_what_is_read_of_a_tensor_stays_where_the_exporter_would_drop_it():
+    """torch 2.11 drops a choice that only Python's `if` has asked for; it lies in a graph without users, as here."""
+
+    class Reads(torch.nn.Module):
+        def forward(self, x):
+            torch._check((x > 0).sum().item() >= 0)
+            return x * 2
+
+    exported = torch.export.export(Reads(), (torch.rand(3),), strict=False)
+    for node in reversed(exported.graph.nodes):
+        if node.op == "call_function" and not node.users and not str(node.target).startswith("aten.item"):
+            exported.graph.erase_node(node)
+    assert [node for node in exported.graph.nodes if "item" in str(node.target) and not node.users]
+    table = torch.export.default_decompositions()
+    kept = traced._decomposed(exported, table).graph
+    kept.eliminate_dead_code()
+    assert any("_local_scalar_dense" in str(node.target) for node in kept.nodes)
