@@ -140,8 +140,8 @@ def find_definitions(text: str, name: str) -> list[FunctionDefinition]:
             FunctionDefinition(
                 head, tuple(template), tuple(_parameter(one) for one in split(readable[match.end() : end])),
                 " ".join((behind["returns"] or "").split() or returns), match.start(), behind.end(), last if last > 0 else len(text),
-                (*(one for _, one in around if one), *named), "::".join(one for kind, one in around if kind == "namespace" and one),
-                'extern "C"' in head or any(kind == "extern" for kind, _ in around),
+                (*(one for _, one, _ in around if one), *named), "::".join(one for kind, one, _ in around if kind == "namespace" and one),
+                'extern "C"' in head or any(kind == "extern" for kind, _, _ in around),
             )
         )  # fmt: skip
     return found
@@ -161,7 +161,59 @@ def find_defaults(header: str, name: str) -> tuple[str, ...]:
 
 def find_scopes(text: str, at: int) -> list[str]:
     """Names of the namespaces and structs whose braces `at` is in, the innermost last."""
-    return [name for _, name in _around(mask(text), mask(text, strings=False), at) if name]
+    return [name for _, name, _ in _around(mask(text), mask(text, strings=False), at) if name]
+
+
+def find_templates(text: str, at: int) -> dict[str, list[str]]:
+    """Struct whose braces `at` is in -> its template's parameters."""
+    return {name: template for _, name, template in _around(mask(text), mask(text, strings=False), at) if template}
+
+
+def without_dead_conditionals(text: str) -> str:
+    """The text without what `#if defined(...)` leaves out by the names that it defines itself, without a value and once."""
+    defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]*$", text, re.MULTILINE)
+    known = {name for name in defines if not re.search(rf"^[ \t]*#[ \t]*undef[ \t]+{name}\b", text, re.MULTILINE)}
+    kept, opened = list[str](), list[tuple[bool | None, bool]]()
+    for line in text.splitlines(keepends=True):
+        word = re.match(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b[ \t]*(.*)", line)
+        live = all(alive for _, alive in opened)
+        if word is None:
+            kept += [line] if live else []
+        elif word[1].startswith("if"):
+            asked = word[2] if word[1] == "if" else f"{'!' * (word[1] == 'ifndef')}defined({word[2].strip()})"
+            decided = _decide(asked, known)
+            kept += [line] if live and decided is None else []
+            opened.append((decided, decided is not False))
+        elif word[1] == "endif":
+            decided, _ = opened.pop()
+            kept += [line] if all(alive for _, alive in opened) and decided is None else []
+        else:
+            decided, alive = opened.pop()
+            if decided is not None and word[1] == "elif":  # nothing here is written so
+                return text
+            opened.append((decided, alive if decided is None else not alive))
+            kept += [line] if live and decided is None else []
+    left = "".join(kept)
+    for name in known:
+        if len(re.findall(rf"\b{name}\b", left)) == 1:
+            left = re.sub(rf"^[ \t]*#[ \t]*define[ \t]+{name}[ \t]*\n", "", left, flags=re.MULTILINE)
+    return left
+
+
+def _decide(asked: str, known: set[str]) -> bool | None:
+    """What a condition of `defined(...)` is for these names, None where it hangs on others or is no such condition."""
+    bare = re.sub(r"//.*|/\*.*?\*/", "", asked).strip()
+    names = re.findall(r"!?\s*defined\s*\(\s*(\w+)\s*\)", bare)
+    joined = {one.strip() for one in re.split(r"!?\s*defined\s*\(\s*\w+\s*\)", bare)} - {""}
+    if not names or len(joined) > 1 or not joined <= {"||", "&&"}:
+        return None
+    terms = [
+        (one[1] in known, not one[0].startswith("!")) for one in re.findall(r"(!?\s*defined)\s*\(\s*(\w+)\s*\)", bare)
+    ]
+    sure, is_any = [wanted for is_known, wanted in terms if is_known], joined != {"&&"}
+    if is_any in sure:
+        return is_any
+    return (not is_any) if len(sure) == len(terms) else None
 
 
 def statement_head(code: str, at: int) -> int:
@@ -169,19 +221,19 @@ def statement_head(code: str, at: int) -> int:
     return max(code.rfind(one, 0, at) for one in ";{}") + 1
 
 
-def _around(code: str, readable: str, at: int) -> list[tuple[str, str]]:
-    """(`namespace`, `struct`, `class`, `extern` or "", name) of all braces that `at` is in."""
+def _around(code: str, readable: str, at: int) -> list[tuple[str, str, list[str]]]:
+    """(`namespace`, `struct`, `class`, `extern` or "", name, template's parameters) of all braces that `at` is in."""
     opened: list[int] = []
     for brace in re.finditer(r"[{}]", code[:at]):
         opened = [*opened, brace.start()] if brace[0] == "{" else opened[:-1]
     found = []
     for place in opened:
-        _, head = _head(code, readable, place)
+        template, head = _head(code, readable, place)
         named = re.search(r"\b(namespace|struct|class)\b\s*([\w:]*)", head)
         if named and "(" not in head:
-            found += [(named[1], one) for one in named[2].split("::")]
+            found += [(named[1], one, template) for one in named[2].split("::")]
         else:
-            found.append(("extern" if re.search(r'\bextern\s*"C"\s*$', head) else "", ""))
+            found.append(("extern" if re.search(r'\bextern\s*"C"\s*$', head) else "", "", []))
     return found
 
 

@@ -25,6 +25,8 @@ PYTHON_SIDE = True
 BINDS = True
 ARTEFACT = "candidate.so"
 FLAGS = ("-std=c++20", "-O3", "-DTVM_FFI_DLL_EXPORT_INCLUDE_METADATA=1")
+GPU_FLAGS = ("--expt-relaxed-constexpr",)
+"""What the JITs of engines that use this form give nvcc."""
 _EXPORTS = re.compile(r"^[ \t]*TVM_FFI_DLL_EXPORT_TYPED_FUNC\(", re.MULTILINE)
 
 
@@ -47,7 +49,7 @@ def why_unavailable() -> str:
 def identity(facts: DeviceFacts) -> str:
     said = cuda.version(facts.device)
     ffi = importlib.metadata.version("apache-tvm-ffi")
-    return f"{said[0]} {said[-1]} {' '.join(FLAGS)} tvm-ffi {ffi} {facts.name} {facts.architecture}"
+    return f"{said[0]} {said[-1]} {' '.join(FLAGS + GPU_FLAGS)} tvm-ffi {ffi} {facts.name} {facts.architecture}"
 
 
 def with_export(text: str, entry: str, binding: str) -> str:
@@ -94,7 +96,8 @@ def compile(
     if on_gpu:
         readable.append(str(cuda_home()))
         chip = cuda.architecture_flag(facts.architecture)
-        command = [cuda.nvcc(), *common, *cuda.FLAGS[2:], chip, f"-Xlinker=-rpath,{library}"]
+        given = [flag for flag in GPU_FLAGS if flag not in flags]
+        command = [cuda.nvcc(), *common, *given, *cuda.FLAGS[2:], chip, f"-Xlinker=-rpath,{library}"]
     else:
         command = [cpu.compiler(), *common, *cpu.FLAGS[2:], f"-Wl,-rpath,{library}"]
     return cuda.run(command, source, artefact, readable, timeout_s, on_gpu=on_gpu)

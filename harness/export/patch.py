@@ -11,9 +11,9 @@ from pathlib import Path, PurePosixPath
 
 from harness import backends
 from harness.backends import form_of, is_python
-from harness.cpp import find_definitions, find_scopes, mask
+from harness.cpp import find_definitions, find_scopes, mask, without_dead_conditionals
 from harness.device import facts as device_facts
-from harness.export import launcher, python_call
+from harness.export import guards, launcher, python_call
 from harness.export.dropin import ExportError, infer
 from harness.export.launcher import space, with_include
 from harness.judge.builds import Brought, compile_build
@@ -213,6 +213,7 @@ def _has_more(spec: Spec, own: str, winner: str, device: str) -> bool:
 
 def _header(spec: Spec, winner: str, more: str = "") -> str:
     """The winner as a header: in a namespace, its includes before that, its entries without C linkage, its macros gone behind it."""
+    winner = without_dead_conditionals(winner)
     includes = re.findall(r"^[ \t]*#[ \t]*include.*$", winner, re.MULTILINE)
     rest = re.sub(r"^[ \t]*#[ \t]*include.*\n", "", winner, flags=re.MULTILINE)
     rest = re.sub(
@@ -241,17 +242,15 @@ def _header(spec: Spec, winner: str, more: str = "") -> str:
 
 def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, device: str) -> str:
     """`own` with an include more, and a call of the winner before all else that its host function does."""
-    bindings = (
-        spec.build.binding.values() if isinstance(spec.build.binding, dict) else [spec.build.binding or spec.entry_name]
-    )
-    functions = sorted({re.sub(r"<.*>", "", binding).rpartition("::")[2] or spec.entry_name for binding in bindings})
+    bound = list(guards.find_bound(spec).values())
+    functions = sorted({one.function for one in bound})
     found = [
         match
         for function in functions
         for match in re.finditer(rf"(\w[\w:<>&* ]*)\s+{function}\s*\(([^(){{}};]*)\)\s*\{{", own)
         if form.type in match[2]
     ]
-    scopes = {re.sub(r"<.*>", "", binding).split("::")[-2] for binding in bindings if "::" in binding}
+    scopes = {one.scope for one in bound if one.scope}
     if len(found) > 1 and scopes:  # structs of one file all call theirs `run`
         found = [match for match in found if scopes.intersection(find_scopes(own, match.start()))]
     if len(found) != 1:
@@ -267,13 +266,18 @@ def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, devi
         raise ExportError(
             f"{functions[0]} returns {returns}; only a function that writes into given tensors, or returns torch's, is patched"
         )
-    names, tensors = _named(spec, host[2], form, made), {tensor.name for tensor in spec.tensors}
+    (function,) = (
+        functions if len(functions) == 1 else [one for one in functions if re.search(rf"\b{one}\s*\(", host[0])]
+    )
+    asked_of = guards.find_guards(spec, own, function, host.start())
+    names, tensors = asked_of.names, {tensor.name for tensor in spec.tensors}
+    names = _named(spec, host[2], form, made) if names is None else names | {t.name: f"{t.name}_" for t in made}
     optional = set(re.findall(r"\b[oO]ptional\s*<[^<>]*>[\s&]*(\w+)", host[2]))
     names = {
         name: f"(*{own_name})" if name in tensors and own_name in optional else own_name
         for name, own_name in names.items()
     }
-    lines = _branch(spec, winner, names, form, device, made)
+    lines = _branch(spec, winner, names, form, device, made, asked_of.conditions)
     rest = re.compile(r"[ \t]*(//[^\n]*)?\n").match(own, host.end())
     cut = rest.end() if rest else host.end()
     more = "\n".join(f"  {line}" for line in lines)
@@ -367,9 +371,15 @@ def _lengths(spec: Spec, names: dict[str, str]) -> list[str]:
 
 
 def _branch(
-    spec: Spec, winner: str, names: dict[str, str], form: Tensors, device: str, made: Sequence[Tensor] = ()
+    spec: Spec,
+    winner: str,
+    names: dict[str, str],
+    form: Tensors,
+    device: str,
+    made: Sequence[Tensor],
+    asked_of: dict[str, list[str]],
 ) -> list[str]:
-    """made: outputs that the branch allocates and returns."""
+    """made: outputs that the branch allocates and returns. asked_of: dtype -> what must hold beside the tensors."""
     given = [tensor for tensor in spec.tensors if tensor not in made]
     leader = names[given[0].name]
     axes = infer(spec, tuple(given))
@@ -407,14 +417,14 @@ def _branch(
     sizes = [f"{form.size.format(names[t.name], at)} == {extent(one)}" for t in given for at, one in enumerate(t.shape)]
     lines = [f"if ({' && '.join(ranks)}) {{", *(f"  const int64_t {axis}_ = {code};" for axis, code in shapes.items())]
     lines += [
-        f"  const bool {space(spec)}_fits = {' && '.join([*(f'!{names[a]}.has_value()' for a in absent), *_as_judged(spec, winner, names), *plain, *aligned, *sizes])};"
+        f"  const bool {space(spec)}_fits = {' && '.join([*(f'!{names[a]}.has_value()' for a in absent), *guards.find_judged_numbers(spec, winner, names), *plain, *aligned, *sizes])};"
     ]
     for dtype in spec.dtypes:
         entry = next((name for name in spec.entry_names(dtype) if re.search(rf"\b{name}\s*\(", winner)), None)
         if entry is None:
             continue
         own = {t.name: dtype if t.dtype == "T" else t.dtype for t in spec.tensors}
-        same = [form.dtype.format(names[t.name], form.names[own[t.name]]) for t in given]
+        same = [*asked_of[dtype], *(form.dtype.format(names[t.name], form.names[own[t.name]]) for t in given)]
         types = pointers(winner, entry)
         values = []
         for at, argument in enumerate(spec.arguments):
@@ -453,16 +463,6 @@ def find_aliases(given: Sequence[Tensor]) -> list[tuple[str, str]]:
         for other in names
         if other not in written or names.index(other) > names.index(one)
     ]
-
-
-def _as_judged(spec: Spec, winner: str, names: dict[str, str]) -> list[str]:
-    """What must hold of the host function's numbers."""
-    found = []
-    for one in spec.arguments:
-        if isinstance(one, Scalar) and one.ctype != "void*" and one.name in names and launcher.decides(one, winner):
-            exact = str(int(one.value)) if one.ctype == "int64_t" else repr(one.value)
-            found.append(f"static_cast<{one.ctype}>({names[one.name]}) == static_cast<{one.ctype}>({exact})")
-    return found
 
 
 def pointers(winner: str, entry: str) -> list[str]:

@@ -1,6 +1,8 @@
 """C++ definitions are found by their brackets, whatever stands before and behind the name."""
 
-from harness.cpp import find_definitions, find_scopes, split
+import pytest
+
+from harness.cpp import find_definitions, find_scopes, split, without_dead_conditionals
 
 TEXT = """
 #define void_f(a) void f(a) { }
@@ -38,3 +40,25 @@ def test_parameters_of_templates() -> None:
     assert found.template_names == ["T", "Of", "N"] and found.returns == "void"
     assert find_scopes("template <class T> struct alignas(16) A final : B { int x; };", 55) == ["A"]
     assert split("a < b, f<c, d>(1, 2), x > y") == ["a < b", "f<c, d>(1, 2)", "x > y"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("#define A\n#if !defined(A)\nx\n#endif\ny\n", "y\n"),
+        ("#define A\n#ifndef A\nx\n#else\nz\n#endif\ny\n", "z\ny\n"),
+        (
+            "#define A\n#if !defined(A) || !defined(B)\nx\n#endif\n",
+            "#define A\n#if !defined(A) || !defined(B)\nx\n#endif\n",
+        ),
+        ("#define A\n#if !defined(A) && defined(B)\nx\n#endif\n", ""),
+        ("#define A\n#if !defined(A)\n#if B\nx\n#else\nw\n#endif\n#endif\ny\n", "y\n"),
+        ("#if defined(__CUDA_ARCH__)\nx\n#else\nw\n#endif\n", "#if defined(__CUDA_ARCH__)\nx\n#else\nw\n#endif\n"),
+        ("#define A\n#undef A\n#ifdef A\nx\n#endif\n", "#define A\n#undef A\n#ifdef A\nx\n#endif\n"),
+        ("#define A 1\n#ifdef A\nx\n#endif\n", "#define A 1\n#ifdef A\nx\n#endif\n"),
+        ("#define A\nA int f();\n", "#define A\nA int f();\n"),
+        ("#define A\n#if defined(A)\nx\n#elif B\nw\n#endif\n", "#define A\n#if defined(A)\nx\n#elif B\nw\n#endif\n"),
+    ],
+)
+def test_conditionals_that_a_text_decides_itself_are_left_out(before: str, after: str) -> None:
+    assert without_dead_conditionals(before) == after

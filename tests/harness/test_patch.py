@@ -75,6 +75,37 @@ def test_a_plain_winner_is_called_from_the_host_function_and_nothing_else_change
 
 
 @pytest.mark.parametrize(
+    ("binding", "asked", "absent"),
+    [
+        ("SiluAndMul<float, 4, true>::run(input, out, std::nullopt, 2, Mode::fast)", ("WIDTH == 4", "kUsePDL"), "kUsePDL =="),
+        ("SiluAndMul<float, 4, true>::run(input, out, std::nullopt, 2, Mode::fast)", ("!mask.has_value()", "shift == 2", "mode == Mode::fast"), "T =="),
+        ("SiluAndMul<float>::run(input, out, {tokens, 3})", ("WIDTH == 8", "mask.size() == 2", "mask[0] == tokens_", "mask[1] == 3", "shift == 1"), "!mask"),
+    ],
+)  # fmt: skip
+def test_what_the_binding_writes_into_a_call_is_asked_of_it(binding: str, asked: tuple[str, ...], absent: str) -> None:
+    """Numbers of the struct's template and arguments that no spec has: elsewhere the winner would be wrong."""
+    own = TVM_FFI.replace(
+        "template <typename T>\nstruct", "template <typename T, int WIDTH = 8, bool kUsePDL = false>\nstruct"
+    )
+    own = own.replace(
+        "TensorView out)", "TensorView out, tvm::ffi::Optional<List> mask, int shift = 1, Mode mode = Mode::fast)"
+    )
+    spec = SPEC.model_copy(update={"build": SPEC.build.model_validate({"binding": {"float32": binding}})})
+    after = patch.patch_files(spec.model_copy(update={"dtypes": ("float32",)}), own, own, PLAIN, "act.cuh", "cpu")
+    (line,) = [row for row in after["act.cuh"].splitlines() if "input.dtype() ==" in row]
+    assert all(one in line for one in asked if one != "kUsePDL")
+    assert absent not in line
+
+
+def test_what_cannot_be_compared_is_no_diff() -> None:
+    own = TVM_FFI.replace("TensorView out)", "TensorView out, Table table)")
+    build = SPEC.build.model_validate({"binding": {"float32": "SiluAndMul<float>::run(input, out, tables[0])"}})
+    spec = SPEC.model_copy(update={"build": build, "dtypes": ("float32",)})
+    with pytest.raises(ExportError, match="is nothing that can be compared"):
+        patch.patch_files(spec, own, own, PLAIN, "act.cuh", "cpu")
+
+
+@pytest.mark.parametrize(
     ("own", "winner", "said"),
     [
         (STABLE, None, "is not the text that the winner was measured against"),
