@@ -46,7 +46,7 @@ class Guards:
 
 def find_bound(spec: Spec) -> dict[str, Bound]:
     """dtype -> what is bound for it. Raises ExportError."""
-    found = {}
+    found: dict[str, Bound] = {}
     for dtype in spec.dtypes:
         asked = spec.build.binding if isinstance(spec.build.binding, str) else spec.build.binding.get(dtype, "")
         found[dtype] = _parse(asked or spec.entry_name)
