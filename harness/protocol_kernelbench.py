@@ -1,12 +1,14 @@
 """KernelBench's numbers for one candidate, by its own protocol (notes in docs/kernelbench.md), and its eval_results.json.
 
 Compatible on purpose, weaknesses included: public seeds, one distribution, the shipped size. What is ours: the candidate shares neither process nor memory with the answer that it is compared with, nor with Model; timed calls
-get inputs that were not there before, the answer of a drawn one is compared, too, and its clock is held against ours.
+get inputs that were not there before and are made in Model's process, the answer of a drawn one is compared, too, and its clock is held against ours.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import random
 import secrets
 import statistics
 import time
@@ -16,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from harness.device import ArgumentBuffers
-from harness.farside.kernelbench import CALL, NEXT, TIMES
+from harness.device import ArgumentBuffers, synchronize
+from harness.farside.kernelbench import ALIGNED, CALL, NEXT, TIMES
 from harness.judge import triton_kernels
 from harness.problems.pytorch import Problem, ProblemWorker
 from harness.processes.fork_server import get_fork_server
@@ -40,14 +42,13 @@ USUALLY, LACKING, PIPE_MS, FORGED, CLOCK_TRIES = 0.75, 2.0, 0.5, 0.3, 3
 many milliseconds, and so large a share of what it says; more, each of so many times, is a clock that lies. Behind the first both are timed anew in
 processes of their own, whose answers and times count then, and Model's take the most that any of them took: what a busy machine does to one it does
 to the other."""
-AHEAD, AHEAD_MS, AT_LEAST = 1.15, 0.15, 0.25
-"""How much longer than Model's process, beside so many milliseconds, the candidate's may be at making a timed call's inputs, in the shortest
-quarter of them; more, each of CLOCK_TRIES times, is work done ahead."""
 SAMPLED = 64
 """Elements of each timed call's answer that are compared; all of one call's are. Which, is drawn here, behind the call."""
 NUDGED = -2
 """Seed's offset for nudged inputs, as in farside/kernelbench.py."""
 EXCESSIVE = 10.0
+WIDEST = 8
+"""Bytes of an input's element, at most."""
 GENERATORS = 1 << 13
 """Bytes in which the states of torch's generators travel: 5,056 of the host's, 16 of a GPU's."""
 COMPILE, RUNTIME = "compilation_error", "runtime_error"
@@ -95,29 +96,30 @@ class _Process:
         self.ask(seed)
         return {tensor.name: self.view(tensor.name).clone() for tensor in self.spec.outputs}
 
-    def time(self, secret: int, looked: int, timed: int) -> _TimedCalls:
-        """The timed calls; `secret` draws what they take, `looked` what of their answers is compared. Raises WorkerFailure for times that are
-        none."""
+    def time(self, maker: _Process, secret: int, looked: int, timed: int) -> _TimedCalls:
+        """The timed calls, of inputs that `maker` makes, a process of Model's, this one itself or another; `secret` draws these, `looked` what of
+        the answers is compared. Raises WorkerFailure for times that are none."""
         import torch
 
-        chance = torch.Generator().manual_seed(looked)
+        chance, seeds = torch.Generator().manual_seed(looked), random.Random(secret)
         whole_at = int(torch.randint(1, timed + 1, (), generator=chance))
-        self.ask(TIMES - secret)
+        for one in {id(self): self, id(maker): maker}.values():
+            one.ask(TIMES)
         others, on_cpu = load.LoadWatch(), self.buffers.device == "cpu"
-        making, lacking = list[_Took](), list[_Took]()
-        elapsed_ms, samples, whole = list[float](), list[torch.Tensor](), None
+        elapsed_ms, samples, lacking, whole = list[float](), list[torch.Tensor](), list[_Took](), None
         for trial in range(timed + 1):
-            began = self._now(on_cpu)
-            self.ask(NEXT)
+            seed = seeds.getrandbits(31)
+            maker.ask(NEXT, seed)
+            self.view("given").copy_(maker.view("given").clone())  # as cold for one as for the other
+            synchronize(self.buffers.device)
             made = self._now(on_cpu)
-            self.ask(CALL)
+            self.ask(CALL, seed)
             called, taken_ms = self._now(on_cpu), float(self.view("elapsed"))
             answer = self.view("output_0")
             if not 0 < taken_ms < called.ours_ms - made.ours_ms:
                 raise WorkerFailure(Outcome.CHEATED, "its clock says what cannot be")
             if trial == whole_at:
                 whole = answer.clone()
-            making.append(made.less(began))
             if not trial:
                 continue
             places = torch.randint(max(1, answer.numel()), (SAMPLED if answer.numel() else 0,), generator=chance)
@@ -126,19 +128,19 @@ class _Process:
             lacking.append(called.less(made).less(_Took(taken_ms, taken_ms)))
         assert whole is not None
         busy = on_cpu and others.share() >= load.DISTURBED
-        usual, made = _Took.at(USUALLY, lacking), _Took.at(AT_LEAST, making)
-        return _TimedCalls(elapsed_ms, usual, made, busy, whole, torch.stack(samples))
+        return _TimedCalls(elapsed_ms, _Took.most(lacking), busy, whole, torch.stack(samples))
 
     def _now(self, on_cpu: bool) -> _Took:
         return _Took(time.perf_counter() * 1e3, self.worker.first_thread()[0] * 1e3 if on_cpu else 0.0)
 
-    def ask(self, seed: int) -> None:
+    def ask(self, seed: int, of_call: int = 0) -> None:
         """One request of the protocol, whose answer lies in the buffers. Raises WorkerFailure."""
-        self.layout.view(self.buffers, self.spec.inputs[0])[0].fill_(seed)
+        asked = self.view("seed")
+        asked[0], asked[1] = seed, of_call
         self.worker.request(self.layout.message(self.buffers))
 
-    def view(self, output: str) -> torch.Tensor:
-        return self.layout.view(self.buffers, next(one for one in self.spec.outputs if one.name == output))[0]
+    def view(self, name: str) -> torch.Tensor:
+        return self.layout.view(self.buffers, next(one for one in self.spec.tensors if one.name == name))[0]
 
     def close(self) -> None:
         self.worker.close()
@@ -157,9 +159,9 @@ class _Took(NamedTuple):
         return _Took(self.ours_ms - other.ours_ms, self.worked_ms - other.worked_ms)
 
     @staticmethod
-    def at(share: float, several: list[_Took]) -> _Took:
-        """What so large a share of them took at most, by either clock, at least nothing."""
-        at = int(share * (len(several) - 1))
+    def most(several: list[_Took]) -> _Took:
+        """What most of them took at most, by either clock, at least nothing."""
+        at = int(USUALLY * (len(several) - 1))
         return _Took(*(max(0.0, sorted(one)[at]) for one in zip(*several, strict=True)))
 
 
@@ -167,8 +169,6 @@ class _TimedCalls(NamedTuple):
     elapsed_ms: list[float]
     lacking: _Took
     """What the request of most of them took beside it: the copy of the answer, on a GPU what is written before each."""
-    making: _Took
-    """What making the inputs of one took, of the shortest quarter."""
     busy: bool
     """Whether others used this machine: there a request waits for a core, and what the first thread has worked counts."""
     answer: torch.Tensor
@@ -180,7 +180,6 @@ class _TimedCalls(NamedTuple):
         """These, and the most that either took."""
         return self._replace(
             lacking=_Took(*map(max, zip(self.lacking, other.lacking, strict=True))),
-            making=_Took(*map(max, zip(self.making, other.making, strict=True))),
             busy=self.busy or other.busy,
         )
 
@@ -202,15 +201,12 @@ def _check_timed(
         by = int(mine.busy or usual.busy)  # of both the same clock
         late_ms = mine.lacking[by] - LACKING * usual.lacking[by] - PIPE_MS
         says_ms = statistics.fmean(mine.elapsed_ms)
-        ahead_ms = mine.making[by] - AHEAD * usual.making[by] - AHEAD_MS
-        if max(late_ms, ahead_ms) <= FORGED * says_ms:
+        if late_ms <= FORGED * says_ms:
             return mine.elapsed_ms
         if turn + 1 < CLOCK_TRIES:
             mine, model = again()
             usual = usual.beside(model)
     said = f"its clock lacks {late_ms:.2f} ms of a timed call, of which it says {says_ms:.2f} ms"
-    if ahead_ms > late_ms:
-        said = f"its process works for {ahead_ms:.2f} ms while the inputs of a timed call are made, of which its clock says {says_ms:.2f} ms"
     raise WorkerFailure(Outcome.CHEATED, said)
 
 
@@ -232,10 +228,8 @@ def evaluate(
         seeds = _seeds(trials)
         right = [first.call(seed) for seed in seeds]
         asked = secrets.randbits(60), secrets.randbits(60), timed
-        model = first.time(*asked)
+        model = first.time(first, *asked)
         baseline = _stats(model.elapsed_ms, device)
-        processes.remove(first)
-        first.close()
         # of a candidate that fails, too: its analysis leaves out what has no baseline
         timed_reference = {"ref_runtime": baseline["mean"], "ref_runtime_stats": baseline}
         try:
@@ -249,20 +243,19 @@ def evaluate(
                 other.close()
                 metadata |= _conditioned(problem, made, spec, precision, seeds[0], right[0])
                 return KernelBenchResult(compiled=True, metadata=metadata, **timed_reference)
-            mine = other.time(*asked)
+            mine = other.time(first, *asked)
             processes.remove(other)
             other.close()
 
             def time_both() -> tuple[_TimedCalls, _TimedCalls]:
-                drawn = secrets.randbits(60), secrets.randbits(60), timed
-                found = []
-                for reference in (True, False):
-                    one = _Process(problem, made, spec, reference=reference, precision=precision)
-                    processes.append(one)
-                    found.append(one.time(*drawn))
-                    processes.remove(one)
-                    one.close()
-                return found[1], found[0]
+                drawn, begun = (secrets.randbits(60), secrets.randbits(60), timed), len(processes)
+                for which in (True, False):
+                    processes.append(_Process(problem, made, spec, reference=which, precision=precision))
+                maker, again = processes[begun:]
+                beside, mine = maker.time(maker, *drawn), again.time(maker, *drawn)
+                while len(processes) > begun:
+                    processes.pop().close()
+                return mine, beside
 
             stats = _stats(_check_timed(time_both, mine, model, TOLERANCE[precision]), device)
         except WorkerFailure as fault:
@@ -373,12 +366,14 @@ def _spec(problem: Problem, precision: Dtype) -> Spec:
     assert problem.description is not None
     shape = tuple(str(slope * problem.description.lead + rest) for slope, rest in problem.description.outputs[0].shape)
     dtype = problem.description.outputs[0].dtype
+    room = sum(-(-math.prod(one.shape) * WIDEST // ALIGNED) * ALIGNED for one in problem.description.inputs)
     outputs = (
         Tensor(name="output_0", role="output", shape=shape or ("1",), dtype=precision if "float" in dtype else dtype),
         Tensor(name="generators", role="output", shape=(str(GENERATORS),), dtype="uint8"),
         Tensor(name="elapsed", role="output", shape=("1",), dtype="float64"),
+        Tensor(name="given", role="output", shape=(str(max(1, room)),), dtype="uint8"),
     )
-    seed = Tensor(name="seed", role="input", shape=("1",), dtype="int64")
+    seed = Tensor(name="seed", role="input", shape=("2",), dtype="int64")
     behind = Tensor(name="generators_before", role="input", shape=(str(GENERATORS),), dtype="uint8")
     workload = Workload(axes={"lead": 1}, dtype="float32")
     return Spec(

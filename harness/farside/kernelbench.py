@@ -2,14 +2,15 @@
 
 As there, Model and ModelNew are made under seed 42; a trial seeds, draws inputs on the CPU, casts and moves them, and calls;
 times are of 100 calls with events, after three warm-up calls, the first dropped, 256 MB written before each, gradients on.
-Unlike there the inputs of a timed call are none that were there before, and its answer is compared, too, where only the parent knows. Model is never called in a candidate's process, nor is it made there: its answers are compared in the parent, and
+Unlike there the inputs of a timed call are none that were there before, and its answer is compared, too, where only the parent knows. Inputs of
+timed calls are made in Model's process, and lie in the candidate's when it is asked for the call: it neither knows them before, nor has it time in
+which they are made. Model is never called in a candidate's process, nor is it made there: its answers are compared in the parent, and
 what of it ModelNew's call depends on there, the state of torch's generator behind Model's, is handed over. On a CPU, which
 KernelBench has not, the host's clock is read in place of events.
 """
 
 from __future__ import annotations
 
-import random
 import time
 import types
 from contextlib import nullcontext
@@ -22,9 +23,10 @@ SEED = 42
 FLUSHED = (32, 1024, 1024)
 """int64: 256 MB."""
 TIMES = -(1 << 40)
-"""A seed of so much or less stands where timed calls begin, and draws what they take; behind it come as often NEXT, where the next one's
-inputs are to be made, and CALL, where it is to be made."""
+"""Stands in a seed's place where timed calls begin; behind it come as often NEXT, where Model's process makes the inputs of the next one, and CALL,
+where it is to be made. Beside these two stands the seed of its inputs, or of its call."""
 NEXT, CALL = TIMES + 1, TIMES + 2
+ALIGNED = 256
 DRAWN_BYTES = 256 << 20
 """What get_inputs() draws for timed calls anew, at most; from there on what was drawn is scaled, each element by itself. By bytes, not
 seconds: Model's process and the candidate's must have the same."""
@@ -35,8 +37,8 @@ NUDGED = -2
 
 
 class ProtocolAdapter:
-    """Inputs are the trial's seed and, for ModelNew, torch's generators behind Model's call; outputs the answer, Model's generators,
-    and a timed call's milliseconds."""
+    """Inputs are the trial's seed (or what is asked, and a seed) and, for ModelNew, torch's generators behind Model's call; outputs the answer,
+    Model's generators, a timed call's milliseconds, and the bytes in which the inputs of timed calls lie."""
 
     clock = staticmethod(time.perf_counter)  # before a candidate is loaded, which may replace the module's
 
@@ -111,15 +113,17 @@ class ProtocolAdapter:
         return values
 
     def launch(self, values: list[Any]) -> None:
-        seed = int(values[0])
-        if seed <= CALL:
-            if seed <= TIMES:
-                self.begin_trials(-seed)
-            elif seed == NEXT:
-                self.renew_inputs()
-            else:
-                self.time_trial(values)
-            return
+        seed, of_call = map(int, values[0].tolist())
+        if seed == TIMES:
+            self.begin_trials(values[self.outputs[3][1]])
+        elif seed == NEXT:
+            self.renew_inputs(of_call)
+        elif seed == CALL:
+            self.time_trial(values, of_call)
+        else:
+            self.call(values, seed)
+
+    def call(self, values: list[Any], seed: int) -> None:
         apart, seed = seed < 0, NUDGED - seed if seed < 0 else seed
         given = self.draw(seed)
         given = self.nudge(given, seed) if apart else given
@@ -149,10 +153,10 @@ class ProtocolAdapter:
                 "CHEATED", f"its answer is a {type(answer).__name__}, which may compute when it is looked at"
             )
 
-    def begin_trials(self, secret: int) -> None:
-        """Model's warm-up calls, before the calls that are timed; `secret` draws what these take."""
-        self.chance, self.trial, self.patterns = random.Random(secret), 0, []
-        self.given = self.draw(SEED)
+    def begin_trials(self, room: Any) -> None:
+        """Warm-up calls, before the calls that are timed. room: uint8, where the inputs of these lie from now on."""
+        self.trial, self.patterns = 0, []
+        self.given = self.place(self.draw(SEED), room)
         with self.gradients():
             # Model's baselines get five; of one with state as many as the candidate's, or their answers are not comparable
             for _ in range(3 if self.is_new or self.problem["state"] else 5):
@@ -161,46 +165,54 @@ class ProtocolAdapter:
         if self.device == "cuda":
             self.torch.cuda.empty_cache()
 
-    def renew_inputs(self) -> None:
-        """What the next timed call takes."""
-        seed, pattern = self.chance.getrandbits(31), self.chance.getrandbits(63)
+    def place(self, drawn: list[Any], room: Any) -> list[Any]:
+        """The same arguments, the tensors in that memory, in the same places in Model's process as in the candidate's."""
+        torch, placed, at = self.torch, list(drawn), 0
+        for number, one in enumerate(drawn):
+            if isinstance(one, torch.Tensor):
+                strides = torch.empty_like(one).stride()  # its own, unless elements share memory
+                flat = room[at : at + one.numel() * one.itemsize].view(one.dtype)
+                placed[number] = flat.as_strided(one.shape, strides).copy_(one)
+                at += -(-one.numel() * one.itemsize // ALIGNED) * ALIGNED
+        return placed
+
+    def renew_inputs(self, seed: int) -> None:
+        """What the next timed call takes. In Model's process."""
         weighs = sum(one.nbytes for one in self.given if isinstance(one, self.torch.Tensor))
         anew = self.trial * weighs < DRAWN_BYTES
-        self.given = self.renew(self.given, self.draw(seed) if anew else None, pattern)
+        self.renew(self.draw(seed) if anew else None, seed)
         self.trial += 1
-        if self.problem["random"]:
-            self.seed(seed)
         self.wait()
 
-    def time_trial(self, values: list[Any]) -> None:
+    def time_trial(self, values: list[Any], seed: int) -> None:
         """One call by the clock, its answer handed over. Which ones are looked at, and where, this process is not told."""
+        if self.problem["random"]:
+            self.seed(seed)
+        given = [one.detach() if isinstance(one, self.torch.Tensor) else one for one in self.given]
         with self.gradients():
             timed = self.on_gpu if self.device == "cuda" else self.on_cpu
-            taken, answer = timed(self.model, self.given)
+            taken, answer = timed(self.model, given)
         values[self.outputs[2][1]].fill_(taken)
         self.hand_over(answer, values)
 
     def gradients(self) -> Any:
         return self.torch.enable_grad() if self.is_new else nullcontext()
 
-    def renew(self, given: list[Any], drawn: list[Any] | None, pattern: int) -> list[Any]:
-        """The arguments with what was drawn in their memory, or their floats each times a factor of its own: who keeps answers by the tensor,
-        its address or its values, or finds that one is a multiple of another, has none of these. As tensors that nobody has seen."""
-        torch, found = self.torch, list(given)
+    def renew(self, drawn: list[Any] | None, pattern: int) -> None:
+        """Puts what was drawn into the arguments' memory, or their floats each times a factor of its own: who keeps answers by the tensor,
+        its address or its values, or finds that one is a multiple of another, has none of these."""
         before, self.patterns = self.patterns, []
-        with torch.no_grad():
-            for at, old in enumerate(given):
-                if not isinstance(old, torch.Tensor):
+        with self.torch.no_grad():
+            for at, old in enumerate(self.given):
+                if not isinstance(old, self.torch.Tensor):
                     continue
-                shared = any(stride == 0 and size > 1 for stride, size in zip(old.stride(), old.shape, strict=True))
                 if drawn is not None:
-                    found[at] = drawn[at] if shared else old.copy_(drawn[at]).detach()
-                elif not shared and old.is_floating_point():
+                    old.copy_(drawn[at])
+                elif old.is_floating_point():
                     factors = self.draw_factors(old, pattern + at)
                     self.patterns.append(factors)
                     last = before.pop(0) if before else None
-                    found[at] = self.scale(old, factors if last is None else factors / last).detach()
-        return found
+                    self.scale(old, factors if last is None else factors / last)
 
     def draw_factors(self, like: Any, seed: int) -> Any:
         """Numbers from SCALED to 1, as many as the tensor has or PATTERN."""
@@ -208,12 +220,13 @@ class ProtocolAdapter:
         drawn = self.torch.rand(min(like.numel(), PATTERN), generator=chance, device=like.device)
         return SCALED + (1 - SCALED) * drawn
 
-    def scale(self, value: Any, factors: Any) -> Any:
+    def scale(self, value: Any, factors: Any) -> None:
         flat, count = value.reshape(-1), len(factors)
         whole = flat.numel() // max(1, count) * count
         flat[:whole].view(-1, max(1, count)).mul_(factors)
         flat[whole:].mul_(factors[: flat.numel() - whole])
-        return value if value.is_contiguous() else value.copy_(flat.view(value.shape))
+        if not value.is_contiguous():
+            value.copy_(flat.view(value.shape))
 
     def on_gpu(self, model: Any, given: list[Any]) -> tuple[float, Any]:
         start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
