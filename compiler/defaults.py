@@ -102,6 +102,8 @@ def _versions(
     packs = max(min(vector, LEAST_PACK), vector * READ_BYTES // max(widest, READ_BYTES))
     if any(kernel.turned or kernel.tiled for kernel in programs(dtype, packs).kernels):
         packs = _that_fits(programs, dtype, max(packs, _as_written(programs(dtype, packs), choice)), workloads)
+    elif packs > 1 and all(getattr(kernel, "width", 0) == 1 for kernel in programs(dtype, packs).kernels):
+        packs = _that_fits(programs, dtype, packs, workloads, rows=True)
     for width in dict.fromkeys((packs,) if lean else (packs, 1)):
         program = programs(dtype, width)
         apart = _ragged(program, vector) if width == 1 else frozenset()
@@ -135,10 +137,13 @@ def _as_written(program: KernelProgram, choice: ScheduleDefaults) -> int:
     return max(1, choice.bytes // least) if plain else 1
 
 
-def _that_fits(programs, dtype: str, packs: int, workloads: list[Workload]) -> int:
-    """Elements of the widest packs that some size is whole ones of; those of before where there are no such: rows of 196 are packs of four."""
+def _that_fits(programs, dtype: str, packs: int, workloads: list[Workload], rows: bool = False) -> int:
+    """Elements of the widest packs that some size is whole ones of; those of before where there are no such: rows of 196 are packs of four.
+    `rows`: and that some rows go in, as those of a group's ten channels in packs of two."""
     for width in (packs >> shift for shift in range(packs.bit_length() - 1)):
-        if any(programs(dtype, width).fits(workload.axes) for workload in workloads):
+        program = programs(dtype, width)
+        packed = not rows or any(kernel.width == width for kernel in _row_kernels(program))
+        if packed and any(program.fits(workload.axes) for workload in workloads):
             return width
     return packs
 
@@ -270,9 +275,7 @@ def _bands(
         most = _longest(packs, single=not ragged and kernel.width == 1)
         return most if _team(ragged or kernel.width, most, choice, few).team else None
 
-    for workload in workloads:
-        if not program.fits(workload.axes):
-            continue
+    for workload in (one for one in workloads if program.fits(one.axes)):
         short = [kernel for kernel in program.kernels if longest(kernel, workload, False) is not None]
         few = max((_value(program, kernel.rows, workload) for kernel in short), default=0) < BUSY_ROWS
         band = tuple(longest(kernel, workload, few) for kernel in program.kernels)

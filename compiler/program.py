@@ -18,7 +18,7 @@ from compiler import indexing, operators, ordered, selects
 from compiler.apart import has_few_long_rows, is_small, split_long
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of
-from compiler.draft.index import FloorDiv, Index, joined, size_symbol, unflatten
+from compiler.draft.index import FloorDiv, Index, estimate, joined, product, size_symbol, unflatten
 from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients, size_of
 from compiler.draft.names import RESERVED
 from compiler.draft.packing import _is_multiple
@@ -220,19 +220,21 @@ def _folds_neighbours(kernel: PackedKernel) -> bool:
 
 
 def _wider(program: KernelProgram) -> dict[str, int]:
-    """Packs of which a half or a quarter of an axis is whole ones too, where the timed workloads allow it: a rotation's halves."""
+    """Packs of which a half or a quarter of an axis is whole ones too, where the timed workloads allow it: a rotation's halves; or all of it: a group's channels."""
     packs = dict(program.packs)
     workloads = [w for w in program.spec.workloads if w.timed and not w.held_out and w.dtype == program.dtype]
-    for kernel in program.kernels:
+    elements = [estimate(product(kernel.ranges), program.lowered.hints) for kernel in program.kernels]
+    for kernel, count in zip(program.kernels, elements, strict=True):
         own = [size for axis, size in enumerate(kernel.ranges) if (axis in kernel.reduced) == (kernel.layout == ROW)]
         last = next((size for size in reversed(own) if size != 1), sympy.Integer(1))
         part = int(last.as_coeff_Mul()[0])
-        if kernel.width > 1 or not 1 < part < program.vector or program.vector % part:
+        of_rows = kernel.layout == ROW and len(own) > 1 and count == max(elements)
+        if kernel.width > 1 or not (2 - of_rows) <= part < program.vector or program.vector % part:
             continue
         for symbol in last.free_symbols:
             axis, by = program.symbols[symbol]
             wanted = program.packs.get(axis, 1) * program.vector // part
-            if by != 1 and isinstance(by, int) and all(w.axes[axis] % wanted == 0 for w in workloads):
+            if (by != 1) == (part > 1) and isinstance(by, int) and all(w.axes[axis] % wanted == 0 for w in workloads):
                 packs[axis] = wanted
     return packs if packs != program.packs else {}
 

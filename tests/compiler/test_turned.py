@@ -167,3 +167,22 @@ def test_neighbours_that_one_thread_folds_come_in_packs(form, tmp_path):
     kernel, text = of_one_input(given, ({"rows": 5, "k": 16}, {"rows": 3, "k": 5}), "float32", tmp_path)
     assert load in text
     check_text(kernel, text, tmp_path)
+
+
+def test_groups_of_channels_that_lie_apart_go_in_packs_of_two(tmp_path):
+    spec = made(
+        [{"n": 2, "hw": 24, "c": 6}, {"n": 1, "hw": 700, "c": 10}, {"n": 2, "hw": 9, "c": 3}], ("float16",), ("cuda",), timed=2,
+        tensors={"x": "in n hw c*8", "w": "in c*8", "y": "out n hw c*8"},
+    )  # fmt: skip
+    reference = """import torch
+
+
+def reference(x, w):
+    g = x.reshape(*x.shape[:2], 8, -1)
+    mean = g.mean((1, 3), keepdim=True)
+    var = (g - mean).square().mean((1, 3), keepdim=True)
+    return {"y": ((g - mean) * torch.rsqrt(var + 1e-5)).reshape(x.shape) * w}
+"""
+    text = source(spec, reference)
+    assert "load_pack<2>(x" in text and "c % 2 == 0" in text
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
