@@ -65,6 +65,7 @@ class CpuText(Text):
         super().__init__(program, kernel, "int64_t", False)
         self.lanes = self.width if self.width > 1 else STRIP
         self.lane_name = str(self.lane) if self.width > 1 else self.fresh("lane")
+        self.locals: dict[str, str] = {}
         self.packs = sympy.expand((kernel.length if kernel.layout == ROW else kernel.rows) / self.width)
 
     def element(self, dtype: torch.dtype) -> str:
@@ -148,14 +149,20 @@ class CpuText(Text):
 
     # ------------------------------------------------------------------------------------------ loops
 
+    def local(self, name: str) -> str:
+        """A variable that every such text has: by another name where an axis or an argument has that one."""
+        if name not in self.locals:
+            self.locals[name] = self.fresh(name)
+        return self.locals[name]
+
     def in_lanes(self, made: list[str], count: str = "count") -> list[str]:
         """A pass of one pack; where packs are of one element, of each of the `count` lanes of the strip that begins at `first`."""
         if self.width > 1:
             return made
         lane, simd = self.lane_name, [] if count == "left" else [self.over_lanes]
         return [
-            *simd, f"for (int64_t {lane} = 0; {lane} < {count}; ++{lane}) {{",
-            f"    const int64_t {self.place_in_line} = first + {lane};", *indent(made, 1), "}",
+            *simd, f"for (int64_t {lane} = 0; {lane} < {self.local(count)}; ++{lane}) {{",
+            f"    const int64_t {self.place_in_line} = {self.local('first')} + {lane};", *indent(made, 1), "}",
         ]  # fmt: skip
 
     @property
@@ -184,19 +191,21 @@ class CpuText(Text):
         if self.lines is None:
             return self._in_line(made, begin, end, strips)
         line, _, length = map(index_text, self.lines)
+        left, at, line_end = map(self.local, ("left", "from", "line_end"))
         return [
-            f"for (int64_t left = {end} - {begin}, {line} = {begin} / ({length}), from = {begin} % ({length}); left > 0; ++{line}, from = 0) {{",
-            f"    const int64_t line_end = left < {length} - from ? from + left : {length};", "    left -= line_end - from;", *(shared or []),
-            *indent(self._in_line(made, "from", "line_end", strips), 1), "}",
+            f"for (int64_t {left} = {end} - {begin}, {line} = {begin} / ({length}), {at} = {begin} % ({length}); {left} > 0; ++{line}, {at} = 0) {{",
+            f"    const int64_t {line_end} = {left} < {length} - {at} ? {at} + {left} : {length};", f"    {left} -= {line_end} - {at};", *(shared or []),
+            *indent(self._in_line(made, at, line_end, strips), 1), "}",
         ]  # fmt: skip
 
     def _in_line(self, made: list[str], begin: str, end: str, strips: bool) -> list[str]:
         if not strips or self.width > 1:
             simd, at = [self.over_lanes] if self.width == 1 else [], self.place_in_line
             return [*simd, f"for (int64_t {at} = {begin}; {at} < {end}; ++{at}) {{", *indent(made, 1), "}"]
+        first, count = self.local("first"), self.local("count")
         return [
-            f"for (int64_t first = {begin}; first < {end}; first += {STRIP}) {{",
-            f"    const int64_t count = {end} - first < {STRIP} ? {end} - first : {STRIP};", *indent(made, 1), "}",
+            f"for (int64_t {first} = {begin}; {first} < {end}; {first} += {STRIP}) {{",
+            f"    const int64_t {count} = {end} - {first} < {STRIP} ? {end} - {first} : {STRIP};", *indent(made, 1), "}",
         ]  # fmt: skip
 
     def prefetches(self, roots: list[Expr], top: Scope) -> list[str]:
@@ -231,7 +240,7 @@ class CpuText(Text):
         assert self.lines is not None
         line, _, length = map(index_text, self.lines)
         ahead = self.fresh("ahead")
-        head = [f"if (left > {by} * ({length})) {{", f"    const int64_t {ahead} = {line} + {by};"]
+        head = [f"if ({self.local('left')} > {by} * ({length})) {{", f"    const int64_t {ahead} = {line} + {by};"]
         return [*head, "    {", f"        const int64_t {line} = {ahead};", *indent(lines, 2), "    }", "}"]
 
     def accumulators(self, names: dict[Member, str], deep: str = "") -> list[str]:
@@ -326,7 +335,7 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
             ], 2)  # fmt: skip
             if text.width == 1 and not _is_multiple(kernel.length, STRIP):
                 rest = [
-                    f"const int64_t first = {whole}, left = {end} - first;",
+                    f"const int64_t {text.local('first')} = {whole}, {text.local('left')} = {end} - {text.local('first')};",
                     *text.accumulators(parts),
                     *text.in_lanes(made, "left"),
                     *joined,
@@ -395,33 +404,37 @@ def columns_function(program: KernelProgram, kernel: PackedKernel, name: str, ti
     (loop, length), end = kernel.inner[0], index_text(text.packs)
     parameters, arguments = signature(text, stores, roots, [text.packs, length])
     top = Scope(2)
+    tiles, left, columns, column, block, block_end, first, count = map(
+        text.local, ("tile", "left", "columns", "column", "block", "block_end", "first", "count")
+    )
     hoist(text, [text.value(m) for m in folds], 0, top, {})
     totals, parts = _names(text, folds, "_lanes"), _names(text, folds, "_part")
 
     def over_tile(lines: list[str]) -> list[str]:
-        return ["for (int64_t column = 0; column < columns; ++column) {", *indent(lines, 1), "}"]
+        return [f"for (int64_t {column} = 0; {column} < {columns}; ++{column}) {{", *indent(lines, 1), "}"]
 
     def placed(lines: list[str]) -> list[str]:
         if text.width > 1:
-            return [f"const int64_t {kernel.pack} = tile * {tile} + column;", *lines]
-        first = f"(tile * {tile} + column) * {STRIP}"
-        return [f"const int64_t first = {first}, count = {end} - first < {STRIP} ? {end} - first : {STRIP};", *lines]
+            return [f"const int64_t {kernel.pack} = {tiles} * {tile} + {column};", *lines]
+        from_ = f"({tiles} * {tile} + {column}) * {STRIP}"
+        count_ = f"{end} - {first} < {STRIP} ? {end} - {first} : {STRIP}"
+        return [f"const int64_t {first} = {from_}, {count} = {count_};", *lines]
 
-    text.fold_names |= {member: f"{part}[column]" for member, part in parts.items()}
+    text.fold_names |= {member: f"{part}[{column}]" for member, part in parts.items()}
     made = placed(text.in_lanes(run_pass(text, Scope(2, top), folds, [], array=True).lines(0)))
-    added = [line for m in folds for line in text.add(m, f"{totals[m]}[column]", f"{parts[m]}[column]")]
+    added = [line for m in folds for line in text.add(m, f"{totals[m]}[{column}]", f"{parts[m]}[{column}]")]
     deep, length_text = f"[{tile}]", index_text(length)
-    text.fold_names |= {member: f"{total}[column]" for member, total in totals.items()}
+    text.fold_names |= {member: f"{total}[{column}]" for member, total in totals.items()}
     last = placed(text.in_lanes(run_pass(text, Scope(2, top), [], stores).lines(0)))
     whole = f"{end}" if text.width > 1 else f"({end} + {STRIP - 1}) / {STRIP}"
     lines = [
-        "for (int64_t tile = begin; tile < end; ++tile) {",
-        f"    const int64_t left = {whole} - tile * {tile}, columns = left < {tile} ? left : {tile};", *(line[4:] for line in top.lines),
+        f"for (int64_t {tiles} = begin; {tiles} < end; ++{tiles}) {{",
+        f"    const int64_t {left} = {whole} - {tiles} * {tile}, {columns} = {left} < {tile} ? {left} : {tile};", *(line[4:] for line in top.lines),
         *indent(text.accumulators(totals, deep), 1),
-        f"    for (int64_t block = 0; block < {length_text}; block += {BLOCK}) {{",
-        f"        const int64_t block_end = block + {BLOCK} < {length_text} ? block + {BLOCK} : {length_text};",
+        f"    for (int64_t {block} = 0; {block} < {length_text}; {block} += {BLOCK}) {{",
+        f"        const int64_t {block_end} = {block} + {BLOCK} < {length_text} ? {block} + {BLOCK} : {length_text};",
         *indent(text.accumulators(parts, deep), 2),
-        f"        for (int64_t {loop} = block; {loop} < block_end; ++{loop}) {{", *indent(over_tile(made), 3), "        }",
+        f"        for (int64_t {loop} = {block}; {loop} < {block_end}; ++{loop}) {{", *indent(over_tile(made), 3), "        }",
         *indent(over_tile(added), 2), "    }", *indent(over_tile(last), 1), "}",
     ]  # fmt: skip
     return _finished(text, kernel, name, indent(lines, 1), parameters, arguments)

@@ -144,3 +144,26 @@ def test_square_roots_go_in_vectors(tmp_path):
     assembly = (tmp_path / "roots.s").read_text()
     assert "sqrtps" in assembly or "fsqrt" in assembly
     assert "call" not in assembly.split("roots:")[1].split(".cfi_endproc")[0]
+
+
+SHARES = """\
+def reference(tile, left):
+    mass = tile.abs().sum(0)
+    return {"first": mass, "count": (tile.abs() / mass).square().sum(0) + left}
+"""
+
+
+@pytest.mark.parametrize(
+    "axes", [("block", "columns"), ("columns", "block_end"), ("column", "lane"), ("line_end", "count_")]
+)
+def test_axes_and_tensors_may_be_called_what_the_text_calls_its_own_variables(axes, tmp_path):
+    """An axis `columns`, which is a natural one, was hidden by a number of columns: a sum over rows read beyond its inputs."""
+    rows, columns = axes
+    tensors = {
+        "tile": f"in {rows} {columns}",
+        "left": f"in {columns}",
+        "first": f"out {columns}",
+        "count": f"out {columns}",
+    }
+    spec = made([{rows: 70, columns: 48}, {rows: 3, columns: 37}], devices=["cpu"], tensors=tensors)
+    check_text(folder_of(tmp_path, spec, SHARES), source(spec, SHARES, device="cpu"), tmp_path, device="cpu")
