@@ -292,7 +292,7 @@ def changes(before: State, after: State) -> list[tuple[str, str]]:
         verdict = after["baseline"]
         said.append(("baseline", verdict.outcome + (f": {verdict.reason}" if verdict.reason else "")))
     if "finding" in after and after["finding"] != before.get("finding"):
-        said.append(("finding", f"{after['finding'].bound}: {after['finding'].summary}"))
+        said.append(("finding", f"{after['finding'].likely_bound}: {after['finding'].summary}"))
     known = {(attempt.round, attempt.plan.id) for attempt in before.get("attempts", ())}
     for attempt in after.get("attempts", ()):
         if (attempt.round, attempt.plan.id) not in known:

@@ -41,6 +41,10 @@ class Usage(Frozen):
         )
 
 
+NEAR = 0.3
+"""Share of the speed of light from which bytes that move, or operations, may be what bounds a kernel."""
+
+
 class Finding(Frozen):
     """What bounds the incumbent, with the numbers."""
 
@@ -60,6 +64,12 @@ class Finding(Frozen):
     """Hash of the source that it is about. The node adds it."""
     spec_doubt: str = ""
     """Why the spec may count more bytes or operations than a call needs; "" where nobody doubts it."""
+
+    @property
+    def likely_bound(self) -> Bound:
+        """Nothing is bound by memory at a hundredth of its pace: what is far from every limit waits for something else."""
+        far = self.light_fraction is not None and self.light_fraction < NEAR
+        return "latency" if self.bound in ("memory", "at the limit") and far else self.bound
 
 
 class Plan(Frozen):

@@ -216,16 +216,6 @@ def compute_finding(request: ProfilerRequest) -> Finding:
     )
 
 
-NEAR = 0.3
-"""Share of the speed of light from which bytes that move, or operations, may be what bounds a kernel."""
-
-
-def _bound(said: Bound, measured: Finding) -> Bound:
-    """Nothing is bound by memory at a hundredth of its pace: what is far from every limit waits for something else."""
-    far = measured.light_fraction is not None and measured.light_fraction < NEAR
-    return "latency" if said in ("memory", "at the limit") and far else said
-
-
 _NUMBER_NAME = re.compile(r"^[a-z][a-z0-9_]{0,40}$")
 
 
@@ -238,7 +228,7 @@ def finding(reply: str, request: ProfilerRequest) -> Finding:
     slow = tuple(dict.fromkeys(label for label in draft.slow_workloads if label in labels))
     return measured.model_copy(
         update={
-            "bound": _bound(draft.bound, measured),
+            "bound": measured.model_copy(update={"bound": draft.bound}).likely_bound,
             "summary": draft.summary,
             "numbers": dict(list(named.items())[:MOST_NUMBERS]) | measured.numbers,
             "slow_workloads": slow or measured.slow_workloads,

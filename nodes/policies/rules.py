@@ -17,11 +17,11 @@ from harness.store import digest
 from kernels.spec import Device, Workload, expression
 from nodes import compiling, drafting
 from nodes.options import Role
-from nodes.policies import answers
 from nodes.policies.search import Search, apply_step, join_forms
 from nodes.rewrites import Facts, catalog
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.roles import (
+    NEAR,
     AgentRequest,
     Answer,
     CoderAnswer,
@@ -321,7 +321,7 @@ def _bound_of(request: ProfilerRequest, timing: Timing) -> Bound:
 
 
 def _said(bound: Bound, fraction: float) -> str:
-    far = fraction < answers.NEAR
+    far = fraction < NEAR
     return {
         "memory": "far below the memory bandwidth: too few bytes in flight, or too much work beside the loads"
         if far

@@ -15,6 +15,7 @@ from graph.session import Ending, RunService
 from harness.store import digest
 from nodes.lesson import Lesson
 from nodes.memory import namespace
+from nodes.options import RunOptions
 from tests import forked
 from tests.graph.doubles import BASELINE, Script, Silent, nobody, paper_context, record, settings
 from tests.graph.test_session import Down
@@ -70,6 +71,7 @@ def test_a_resumed_run_is_shown_what_it_was_shown_before(tmp_path: Path) -> None
 
 
 def test_memory_off_touches_nothing(tmp_path: Path) -> None:
+    assert RunOptions().memory == settings().memory == "off", "nothing measured says that it pays"
     run(tmp_path, Script({1: ["speed 1.3"]}), rounds=1, memory="off")
     assert not (tmp_path / memory.FILE).exists()
 

@@ -240,6 +240,10 @@ def test_the_profiler_names_the_bound_with_numbers() -> None:
     assert finding(timing(large, 5450.0, 320.0)).summary.startswith(
         "far below the memory bandwidth: "
     )  # at 6 % nothing waits for bytes alone
+    assert finding(timing(large, 5450.0, 320.0)).likely_bound == "latency", (
+        "what is asked of a model and shown to a person"
+    )
+    assert finding(timing(large, 545.0, 320.0)).likely_bound == "memory"
     found = finding(timing(small, 4.0, 0.6), timing(large, 545.0, 320.0))
     assert found.numbers["ptxas_registers"] == 32 and "cold_percent_of_sol" in found.numbers
     assert found.slow_workloads[0].startswith("float16 tokens=16 ")
