@@ -272,11 +272,13 @@ class PythonRequestLoop(native.RequestLoop):
             form = form.another(message["instance"], message.get("moved", ""))
             if form.lacks_moved:
                 return {"lacks_moved": True}
+        loaded = form
         if message.get("copied"):
             try:
-                form = form.copied()
+                loaded = form.copied()
             except Exception as error:  # noqa: BLE001, who cannot be copied says so to whoever copies it
                 return {"lacking": f"a way to be copied: {type(error).__name__}"}
+            form = form if message.get("beside_copy") else loaded
         beside = self.form.another(message["beside"]) if message.get("beside") else None
         prepare = form.prepare_strided if message.get("strided") else form.prepare
         calls = [prepare(self.values(c, message["shapes"])) for c in message["calls"]]
@@ -304,7 +306,7 @@ class PythonRequestLoop(native.RequestLoop):
             self.settle("the kernel")
 
         if message.get("weights"):
-            with form.load_weights(message["weights"]) as lacking:
+            with loaded.load_weights(message["weights"]) as lacking:
                 if not lacking:
                     run()
                 return {"lacking": lacking}

@@ -21,7 +21,7 @@ from kernels.catalog import KernelError
 from kernels.spec import Workload
 
 LOADED_LATER = "weights that are loaded into it (load_state_dict) after it was made change nothing, or not all: it keeps what it made of the first"
-COPIED = "a deep copy of it (copy.deepcopy, as torch.nn.TransformerEncoder makes of its layers) answers by the weights of the first one"
+COPIED = "a deep copy of it (copy.deepcopy, as torch.nn.TransformerEncoder makes of its layers) answers by the weights of the first one, or the first one by the copy's"
 UNFOLLOWED = "weights that begin as a constant (a bias of zeros, a norm's weight of ones) change nothing, or not all, whatever they are: it leaves them out"
 MODES = {
     EVALUATING: "in evaluation mode, behind eval(), it answers otherwise than Model, or not at all",
@@ -85,12 +85,19 @@ def check_second_module(
 def _copy_follows(
     session: EvaluationSession, problem: Problem, worker: Worker, case: Case, seed: int, right: Right
 ) -> bool:
-    """Whether a deep copy of the module has weights of its own; where it cannot be copied, too, which who copies it is told."""
+    """Whether a deep copy of the module has weights of its own, and the module keeps its own beside it; where it cannot be copied, too, which
+    who copies it is told."""
     bench = map_buffers(session, worker, case.workload, 1)
     bench.write(0, case.inputs)
     answer = worker.request(bench.message(weights=seed, copied=True), timeout_s=session.call_s)
+    if answer.get("lacking"):
+        return True
     with problem.another_instance(seed):
-        return bool(answer.get("lacking")) or bench.check_outputs(0, right, "").passed
+        if not bench.check_outputs(0, right, "").passed:
+            return False
+    bench.write(0, case.inputs)
+    worker.request(bench.message(weights=seed, copied=True, beside_copy=True), timeout_s=session.call_s)
+    return bench.check_outputs(0, case.expected, "").passed
 
 
 def _follows(session: EvaluationSession, problem: Problem, worker: Worker, case: Case, which: str) -> bool:

@@ -611,3 +611,22 @@ def test_what_the_constructor_leaves_on_the_host_is_read_there_and_what_a_call_l
     model.mean = model.mean.clone()
     with pytest.raises(ValueError, match="mean is on cpu, should be on meta"):
         state.read(state.prepare(buffers), buffers)
+
+
+@pytest.mark.parametrize("copied", ["self", "copy.copy(self)", "self.alike()"])
+def test_a_deep_copy_that_shares_its_weights_is_warned_of(copied: str, opened, tmp_path: Path):
+    """Layers that torch.nn.TransformerEncoder makes of it would all have one set of weights."""
+    problem = opened(module(WEIGHT, "return x @ self.weight") + INPUTS)
+    alike = """
+    def alike(self):
+        made = ModelNew()
+        made.weight = self.weight
+        return made
+
+    def __deepcopy__(self, memo):
+        return """
+    shares = "import copy\n" + module(WEIGHT, "return x @ self.weight", "ModelNew") + alike + copied + "\n"
+    own = module(WEIGHT, "return x @ self.weight", "ModelNew")
+    found, honest = verdicts(problem, [shares, own], tmp_path)
+    assert found.passed and any("a deep copy of it" in one for one in found.warnings), found
+    assert honest.passed and not any("a deep copy of it" in one for one in honest.warnings), honest
