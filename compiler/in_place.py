@@ -51,9 +51,14 @@ def _check_in_place(program: KernelProgram, kernel: PackedKernel) -> None:
 
 
 def _is_read_before(program: KernelProgram, kernel: PackedKernel, load: Expr) -> bool:
-    """Whether all threads of a row read one element before the reductions at which they meet: what is written once a row is written later."""
+    """Whether all threads of a row read one element before the reductions at which they meet: what is written once a row is written later.
+
+    A column's element is written by one thread, behind its reductions.
+    """
+    if kernel.layout != ROW:
+        return True
     within = {kernel.pack, program.lane, *(loop for loop, _ in kernel.inner), *kernel.loops}
-    return kernel.layout == ROW and any(m.definition.reduced for m in kernel.members) and not symbols_of(load) & within
+    return any(m.definition.reduced for m in kernel.members) and not symbols_of(load) & within
 
 
 def _is_own(program: KernelProgram, load: Expr, writer: Member) -> bool:

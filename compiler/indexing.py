@@ -133,10 +133,9 @@ def _counts(place: Value) -> bool:
 
 
 def _named(places) -> tuple[list[int], tuple[Index, ...]] | None:
-    """(the axes that tensors of integers name, the shape of these together); None where they are apart."""
+    """(the axes that tensors of integers name, the shape of these together); None where others name one."""
     named = [axis for axis, place in enumerate(places) if place is not None]
-    apart = named != list(range(named[0], named[-1] + 1)) or any(not _counts(places[axis]) for axis in named)
-    if apart:
+    if not all(_counts(places[axis]) for axis in named):
         return None
     rank = max(len(places[axis].shape) for axis in named)
     shape = []
@@ -147,10 +146,15 @@ def _named(places) -> tuple[list[int], tuple[Index, ...]] | None:
 
 
 def _places(low: Lowering, a: Value, named: list[int], places, rank: int, position: Position) -> Where:
-    first = named[0]
-    at = position[first : first + rank]
-    here = [wrapped(low, places[axis].at(broadcast(places[axis], at)), a.shape[axis]) for axis in named]
-    return [*position[:first], *here, *position[first + rank :]]
+    """Named axes stand together where the first one is, or in front where others lie between them."""
+    first = _first(named)
+    at, others = position[first : first + rank], iter([*position[:first], *position[first + rank :]])
+    here = {axis: wrapped(low, places[axis].at(broadcast(places[axis], at)), a.shape[axis]) for axis in named}
+    return [here[axis] if axis in here else next(others) for axis in range(len(a.shape))]
+
+
+def _first(named: list[int]) -> int:
+    return named[0] if named[-1] - named[0] < len(named) else 0
 
 
 def _index(before, low: Lowering, a: Value, places):
@@ -274,7 +278,8 @@ def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
     rank = len(counts)
     chosen = [low.program.chosen[size] for size in counts if size in low.program.chosen]
     over = tuple(low.program.chosen[size][1] if size in low.program.chosen else size for size in counts)
-    shape = (*a.shape[: named[0]], *over, *a.shape[named[-1] + 1 :])
+    first, others = _first(named), [size for axis, size in enumerate(a.shape) if axis not in named]
+    shape = (*others[:first], *over, *others[first:])
     read = low.as_value(source, COMPUTED[a.dtype])
     whole = low.program.formula(shape, a.dtype, lambda position: read(position, shape), low.name)
     if isinstance(source, Value) and source.shape == shape:
@@ -285,7 +290,7 @@ def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
 
     def when(position: Position) -> Expr:
         mask = chosen[0][0]
-        return mask.at(unflatten(position[named[0]], mask.shape, low.program.ranges))
+        return mask.at(unflatten(position[first], mask.shape, low.program.ranges))
 
     at = lambda position: _places(low, a, named, places, rank, position)  # noqa: E731
     if accumulate:

@@ -31,6 +31,8 @@ OPEN_STEP: ContextVar[Callable[[Any], Any] | None] = ContextVar("OPEN_STEP", def
 """What makes a step's open number while a reference is traced."""
 
 
+MOST_BEFORE = 8
+"""Elements of a list that it had before the loop."""
 COUNTS: dict[int, Any] = {}
 """Steps of the loops of the reference that is being traced."""
 
@@ -336,38 +338,59 @@ def _kernel(program, definition: StepsDefinition, outputs: set[Buffer]) -> Steps
         if other.kind != "map" or other.outs[0] not in outputs or other.by is not None or other.when is not None:
             raise NoDraft("what a loop makes goes through memory: that needs a workspace")
         kernel.order = max(kernel.order, other.order)
-        kernel_place = _placed(program, other, axes, definition.ranges, loop, made, names, of_step, place)
-        if kernel_place is None:
+        found = _placed(program, other, axes, definition.ranges, loop, made, names, of_step, place)
+        if not found:
             raise NoDraft("what a loop makes is read otherwise than element by element")
-        goes, value, in_loop = kernel_place
-        (kernel.each if in_loop else kernel.once).append((other.outs[0], goes, value))
-        kernel.members.append(Member(other, value, 0, [goes], False))
+        for goes, value, in_loop in found:
+            (kernel.each if in_loop else kernel.once).append((other.outs[0], goes, value))
+            kernel.members.append(Member(other, value, 0, [goes], False))
     return kernel
 
 
-def _placed(program, other: Definition, axes, shape, loop: StepLoop, made, names, of_step, place):
-    """(where a map's element goes, its value, whether that is in each step), at the kernel's variables; None where it reads other elements."""
-    candidates = [(list(axes), False)] if tuple(other.ranges) == tuple(shape) else []
+def _decided(one: Expr) -> Expr | None:
+    """Of a choice by a place, what is chosen wherever that is."""
+    if one.op != "masked" or one.args[0].op != "lt" or any(side.op != "index" for side in one.args[0].args):
+        return None
+    place, end = (side.args[0] for side in one.args[0].args)
+    apart = sympy.expand(place - end)
+    chosen = 1 if apart.is_negative else 2 if apart.is_nonnegative else 0
+    return put(one.args[chosen], _decided) if chosen else None
+
+
+def _placed(
+    program, other: Definition, axes, shape, loop: StepLoop, made, names, of_step, place
+) -> list[tuple[Index, Expr, bool]]:
+    """(where a map's element goes, its value, whether that is in each step) of all its elements, at the kernel's variables; [] where it
+    reads other elements. What a list had before the loop is what the map has more than steps."""
+    candidates = [[(list(axes), False)]] if tuple(other.ranges) == tuple(shape) else []
     for axis, size in enumerate(other.ranges):
-        if sympy.expand(size - loop.count) == 0:
-            rest = [s for n, s in enumerate(other.ranges) if n != axis]
-            if sympy.expand(product(rest) - product(shape)) == 0:
-                inner = unflatten(joined(flatten(axes, shape)), rest, program.ranges)
-                for step in (loop.variable, loop.count - 1 - loop.variable):
-                    candidates.append(([*inner[:axis], step, *inner[axis:]], True))
+        before = sympy.expand(size - loop.count)
+        rest = [s for n, s in enumerate(other.ranges) if n != axis]
+        if before.is_Integer and 0 <= before <= MOST_BEFORE and sympy.expand(product(rest) - product(shape)) == 0:
+            inner = unflatten(joined(flatten(axes, shape)), rest, program.ranges)
+            steps_ = [loop.variable + before] if before else [loop.variable, loop.count - 1 - loop.variable]
+            for step in steps_:
+                every = [(step, True), *((sympy.Integer(at), False) for at in range(int(before)))]
+                candidates.append([([*inner[:axis], at, *inner[axis:]], in_loop) for at, in_loop in every])
     known = made | names
 
     def named(one: Expr) -> Expr | None:
         return cast(known[one.args[0]], one.type) if one.op == "load" and one.args[0] in known else None
 
-    for at, in_loop in candidates:
-        value = other.element(at)
+    def element(at, in_loop: bool) -> tuple[Index, Expr, bool] | None:
+        value = put(other.element(at), _decided)
         own = [load for load in loads_of([value]) if load.args[0] in made or load.args[0] in names]
         right = all(
             load.op == "load" and joined(sympy.expand(load.args[1] - (of_step if load.args[0] in made else place))) == 0
             for load in own
         )
-        if right and not (in_loop and any(load.args[0] in names for load in own)):
-            value = put(value, named)
-            return joined(flatten(at, other.ranges) if other.place is None else other.place(at)), value, in_loop
-    return None
+        if not right or (in_loop and any(load.args[0] in names for load in own)):
+            return None
+        goes = joined(flatten(at, other.ranges) if other.place is None else other.place(at))
+        return goes, put(value, named), in_loop
+
+    for parts in candidates:
+        found = [one for at, in_loop in parts if (one := element(at, in_loop)) is not None]
+        if len(found) == len(parts):
+            return found
+    return []

@@ -13,6 +13,8 @@ from .tensors import Piece, Value
 
 MOST_JOINED = 4
 """Pieces up to which a concatenation is read where its pieces are; more of them are copied by torch."""
+MOST_ALONE = 64
+"""Likewise, where there is no torch to copy them."""
 
 
 @lowers("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.unsqueeze.default",
@@ -216,7 +218,11 @@ def roll(low: Lowering, a: Value, shifts, dims=()):
 @lowers("aten.cat.default")
 def cat(low: Lowering, parts, dim=0):
     parts = [part for part in parts if part.shape != (0,)]
-    return None if len(parts) > MOST_JOINED else side_by_side(low, parts, dim)
+    return None if len(parts) > most_joined(low) else side_by_side(low, parts, dim)
+
+
+def most_joined(low: Lowering) -> int:
+    return MOST_JOINED if low.program.settles else MOST_ALONE
 
 
 def side_by_side(low: Lowering, parts, dim: int) -> Value:
@@ -250,7 +256,7 @@ def side_by_side(low: Lowering, parts, dim: int) -> Value:
 
 @lowers("aten.stack.default")
 def stack(low: Lowering, parts, dim=0):
-    if len(parts) > MOST_JOINED:
+    if len(parts) > most_joined(low):
         return None
     dim %= len(low.shape)
     raised = [low.program.reshape(p, [*p.shape[:dim], 1, *p.shape[dim:]]) for p in parts]

@@ -109,6 +109,33 @@ def test_a_row_that_is_changed_in_place_is_written_after_every_reduction_of_it(t
     check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
 
 
+def test_a_column_that_is_changed_in_place_is_written_by_who_reads_it(tmp_path):
+    reference = (
+        "def reference(x, mean):\n"
+        "    now = x.mean(0)\n"
+        "    return {'mean': 0.9 * mean + 0.1 * now, 'out': x - now}\n"
+    )  # fmt: skip
+    tensors = {"x": "in tokens width", "mean": "inout width float32", "out": "out tokens width"}
+    spec = made(SIZES, ("float16",), ("cuda",), tensors=tensors)
+    check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
+
+
+def test_named_axes_with_others_between_them_come_first_and_nine_are_stacked(tmp_path):
+    reference = (
+        "import torch\n\n\ndef reference(x, slot):\n"
+        "    row, column = slot[:, None] % x.shape[0], slot[None] % x.shape[2]\n"
+        "    nine = torch.stack([x[0, 0, :1] * n for n in range(9)])\n"
+        "    return {'out': x[row, :, column] + nine[slot % 9, 0][:, None, None]}\n"
+    )  # fmt: skip
+    tensors = {
+        "x": "in heads kv_heads width",
+        "slot": "in tokens int64 index:heads",
+        "out": "out tokens tokens kv_heads",
+    }
+    spec = made(SIZES, devices=("cuda",), tensors=tensors)
+    check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
+
+
 GROUPS = """\
 def reference(x, y, slot, state):
     groups = x.view(x.shape[0], 4, -1)
