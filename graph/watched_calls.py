@@ -129,7 +129,8 @@ def watch_test(
 
     plugin = Plugin()
     alone = ["-n0"] if importlib.util.find_spec("xdist") is not None else []
-    options = ["-q", "-p", "no:cacheprovider", *alone, "--rootdir", str(path.parent)]
+    own = ["-o", "addopts="]  # the engine's may ask for plugins that are not here
+    options = ["-q", "-p", "no:cacheprovider", *own, *alone, "--rootdir", str(path.parent)]
     first = ""
     more, waiting = (
         list[str](),

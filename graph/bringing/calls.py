@@ -11,6 +11,9 @@ from harness.backends import form_of
 from harness.capture.extents import Extents, axis_name
 from harness.capture.signature import CFunction, CParameter
 
+MOST_COLUMNS = 256
+"""Extents up to which integers below them say nothing."""
+
 
 @dataclass
 class Calls:
@@ -44,6 +47,7 @@ class Calls:
             whole = all(type(one) is int and one > 0 for one in values) and max(values) > 1
             if whole and (len(set(values)) > 1 or len(self.calls) == 1):
                 named[name] = values
+        named |= self._indexed(named)
         self.extents = Extents(named, len(self.calls), self.fixed)
         self.doubts += [
             f"{name} is fixed at its size: the steps of what the test expects work at no other"
@@ -56,6 +60,28 @@ class Calls:
         self.shapes: dict[str, tuple[str, ...]] = {}
         """Tensor -> its extents as expressions of the axes."""
         self.order = self._order()
+
+    def _indexed(self, named: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        """Rows of tensors that integers of the calls seem to index: an axis, though every call has as many."""
+        tops = list[tuple[int, ...]]()
+        for name, tensor in self.first.tensors.items():
+            if (
+                name not in self.first.outputs
+                and dtype_name(tensor).startswith(("int", "uint"))
+                and tensor.itemsize > 1
+            ):
+                series = [call.tensors[name] for call in self.calls]
+                if all(one.numel() and int(one.min()) >= -1 for one in series):
+                    tops.append(tuple(int(one.max()) for one in series))
+        inner = {size for call in self.calls for one in call.tensors.values() for size in one.shape[1:]}
+        found = dict[tuple[int, ...], str]()
+        for name, tensor in self.first.tensors.items():
+            rows = tensor.shape[0] if tensor.dim() > 1 else 0
+            sizes = tuple(call.tensors[name].shape[0] for call in self.calls) if rows > MOST_COLUMNS else ()
+            is_free = set(sizes) == {rows} and rows not in inner and sizes not in named.values()
+            if is_free and any(max(top) < rows <= 2 * max(top) + 2 for top in tops):
+                found.setdefault(sizes, f"{name}_0")
+        return {name: sizes for sizes, name in found.items()}
 
     def _order(self) -> list[tuple[str, CParameter | None]]:
         """(what the calls name it, the function's parameter) in the function's order; what it does not take is left out."""

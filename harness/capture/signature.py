@@ -19,7 +19,7 @@ _TEXT = re.compile(
     r"\b(string|string_view|vector|initializer_list|IntArrayRef)\b|(?<!unsigned )(?<!signed )\bchar\b[\s\w]*\*"
 )
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^)]*)\)((?:\\\n|[^\n])*)", re.MULTILINE)
-_STREAM = re.compile(r"\b(cudaStream_t|CUstream|hipStream_t)\b")
+_STREAM = re.compile(r"\b(\w*[sS]tream_t|CUstream)\b")
 MOST_HEADERS = 2000
 FOLDERS = ("", "include", "includes", "inc", "csrc", "src", "source")
 """Of a checkout, that headers are included from."""

@@ -39,7 +39,8 @@ def write_standalone(function: Callable[..., Any]) -> str:
     """The function's source with all that it names. Raises CaptureError where that cannot be had."""
     parts: dict[str, str] = {}
     _collect(inspect.unwrap(function), parts)
-    return "import torch\n\n" + "\n\n".join(parts.values()) + "\n"
+    own = [part for part in parts.values() if part.strip() != "import torch"]
+    return "import torch\n\n" + "\n\n".join(own) + "\n"
 
 
 def _collect(function: Any, parts: dict[str, str]) -> None:

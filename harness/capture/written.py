@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from harness.capture.source import CaptureError
@@ -11,6 +12,8 @@ from harness.capture.watch import MOST_STEPS, CallWatcher, KernelCall, TorchCall
 if TYPE_CHECKING:
     import torch
 
+MOST_DIMS = 4
+"""Of an argument that may be a parameter with its extents in another order."""
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "pow": "**", "matmul": "@", "and": "&", "or": "|", "xor": "^",
     "mod": "%", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "lshift": "<<", "rshift": ">>",
@@ -73,6 +76,10 @@ class Writer:
         if (argument := self._argument(tensor, version)) is not None:
             self.used.add(argument)
             return argument
+        if (seen := self._parameter(tensor, version)) is not None:
+            self.known[key] = f"t{len(self.lines)}"
+            self.lines.append([f"{self.known[key]} = ", *seen])
+            return self.known[key]
         step = self.watcher.steps.get(key)
         if step is None:
             raise CaptureError("it depends on a tensor that neither the kernel is given nor torch has made in the test")
@@ -116,6 +123,28 @@ class Writer:
                 and bool(before.eq(tensor).all())
             ):
                 return name
+        return None
+
+    def _parameter(self, tensor: torch.Tensor, version: int) -> list[Token] | None:
+        """A module's parameter, which is initialised in place, by the argument that is a copy of it, transposed or reshaped too."""
+        import torch
+
+        is_last = version == self.watcher.versions.get(id(tensor), 0)
+        if not isinstance(tensor, torch.nn.Parameter) or tensor.numel() < 2 or not is_last:
+            return None
+        value = tensor.detach()
+        for name, before in self.call.before.items():
+            if name in self.call.empty or before.numel() != value.numel() or before.dim() > MOST_DIMS:
+                continue
+            for order in permutations(range(before.dim())):
+                if torch.equal(before.permute(order).reshape(value.shape), value.to(before.dtype)):
+                    self.used.add(name)
+                    turned = "" if list(order) == sorted(order) else f".permute({', '.join(map(str, order))})"
+                    sizes: list[Token] = [piece for size in value.shape for piece in (Number(size), ", ")]
+                    shaped: list[Token] = (
+                        [".reshape(", *sizes[:-1], ")"] if value.shape != before.permute(order).shape else []
+                    )
+                    return [f"{name}{turned}", *shaped]
         return None
 
     def _change(self, tensor: torch.Tensor, version: int, step: TorchCall) -> list[Token]:

@@ -330,6 +330,42 @@ def test_headers_above_and_optional_tensors_of_a_function_that_returns_its_outpu
     assert {"include/all.h", "include/cpu/own.h"} <= set(kernel.headers), kernel.headers
 
 
+def test_a_tables_rows_are_an_axis_that_integers_stay_below(tmp_path: Path) -> None:
+    """Every call has the same table: as a number it would be too large to look at, and nothing would bound the integers."""
+    texts = {
+        "store.cpp": "void store(float* cache, const int* slots, const float* k, long count, long dim) {\n"
+        "  for (long i = 0; i < count * dim; ++i) cache[slots[i / dim] * dim + i % dim] = k[i];\n}\n",
+        "right.py": "import torch\n\n\ndef store(cache, slots, k, count, dim):\n    cache[slots.long()] = k\n\n\ndef arguments():\n"
+        "    return [dict(cache=torch.randn(5000, 64), slots=torch.randperm(5000)[:n].int(), k=torch.randn(n, 64), count=n, dim=64) for n in (40, 900, 4000)]\n",
+    }
+    write_texts(tmp_path, texts)
+    to, given = tmp_path / "made", f"{tmp_path}/right.py:arguments"
+    list(bring(f"{tmp_path}/right.py:store", tmp_path / "store.cpp", "store", to, arguments=given))
+    cache, slots, _ = catalog.load(str(to)).spec.tensors
+    assert (cache.role, cache.shape, slots.values) == ("inout", ("cache_0", "64"), ("permutation:cache_0",))
+    lines = list(check(str(to), None, lambda _said: None))
+    assert not [line for line in lines if line.kind == "fault"], lines
+
+
+def test_a_modules_parameter_is_the_argument_that_is_a_copy_of_it(tmp_path: Path) -> None:
+    """The engine's module keeps its own copy, transposed; what is right is a module of torch's, initialised in place."""
+    texts = {
+        "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--plugin-that-is-nowhere=1'\n",
+        "test_linear.py": "import pytest\nimport torch\nimport engine_that_is_nowhere as engine\n\n\n@pytest.mark.parametrize('rows', [2, 7])\n"
+        "def test_linear(rows):\n    layer = torch.nn.Linear(12, 20)\n    weight = layer.weight.detach().t().contiguous()\n    x = torch.randn(rows, 12)\n"
+        "    out = engine.linear(x, weight, layer.bias.detach().clone())\n    torch.testing.assert_close(out, layer(x))\n",
+        "linear.cpp": "void linear(float* out, const float* x, const float* weight, const float* bias, long rows) {\n  for (long i = 0; i < rows * 20; ++i) {\n"
+        "    out[i] = bias[i % 20];\n    for (long k = 0; k < 12; ++k) out[i] += x[i / 20 * 12 + k] * weight[k * 20 + i % 20];\n  }\n}\n",
+    }
+    write_texts(tmp_path, texts)
+    to = tmp_path / "made"
+    list(bring(f"{tmp_path}/test_linear.py", tmp_path / "linear.cpp", "linear", to))
+    text = (to / "reference.py").read_text()
+    assert "weight.permute(1, 0)" in text and "linear(x, t0, bias)" in text, text
+    lines = list(check(str(to), None, lambda _said: None))
+    assert not [line for line in lines if line.kind == "fault"], lines
+
+
 def test_one_call_of_many_does_not_stand_for_them(engine: Path) -> None:
     text = DIFFERENCES.replace("[2, 40]", "range(1, 12)").replace(
         "return x.float() / 2",
