@@ -305,6 +305,7 @@ class PythonRequestLoop(native.RequestLoop):
                         self.remember(form.launch(prepared, **more))
             self.settle("the kernel")
 
+        triton_side.take_turn(message.get("turn", 0))
         if message.get("weights"):
             with loaded.load_weights(message["weights"]) as lacking:
                 if not lacking:
@@ -314,10 +315,10 @@ class PythonRequestLoop(native.RequestLoop):
         if changed := native.check_rounding(self.rounding):
             return changed
         if not OFF:  # libraries may work here; whose the kernels were is for the parent to judge
-            return {"static": self.static, "kernels": self.watch.kernels}
+            return {"static": self.static, "kernels": self.watch.kernels, "turns": triton_side.take_turn(0)}
         if foreign := [name for name in foreign_libraries(self.site, self.folder) if name not in self.ours]:
             raise Refused("CHEATED", f"a library did the work: it loaded {', '.join(foreign[:4])}")
-        return {"static": self.static}
+        return {"static": self.static, "turns": triton_side.take_turn(0)}
 
     def remember(self, returned: Any) -> None:
         """Notice where a call returns a tensor that the call before has returned, too."""

@@ -6,7 +6,8 @@ On a CPU, for which Triton has no compiler, its interpreter serves.
 
 `@triton.autotune`: how many configurations are measured is bounded, and what was chosen stays chosen. The process that fills a candidate's folder
 measures, up to MOST_FIRST configurations of a kernel the first time, at its later keys the fastest MOST_LATER of these; every other process takes what
-CHOSEN says, and measures nothing, so that what is judged and what is timed is one configuration a key. The interpreter, whose times say nothing, takes the first.
+CHOSEN says, and measures nothing, so that what is timed is one configuration a key. The interpreter, whose times say nothing, takes the first. A user's
+process measures anew and may take another of those that were measured: `take_turn` has each of them called once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SAID = "programs_said.json"
 """File in CACHE with what programs printed while it was filled. Triton asks ptxas for its version, and the linker for
 libcuda, to name what it looks for, and these may not be started any more."""
 CHOSEN = "autotuned.json"
-"""Kernel -> key -> the configuration by its text. In the folder of what was compiled."""
+"""Kernel -> key -> texts of the configurations that ran there, the chosen one first. In the folder of what was compiled."""
 MOST_FIRST, MOST_LATER = 16, 4
 LATE = (
     "Triton wants to compile a kernel that no call with the suite's sizes compiled before: here no compiler may be started. "
@@ -110,6 +111,19 @@ class TooLate(subprocess.Popen):
         raise RuntimeError(LATE)
 
 
+turn = 0
+"""Which of the configurations that may be chosen calls take; 0 is the one that is."""
+tuned: list[Choices] = []
+"""Of the tuners of this process."""
+
+
+def take_turn(number: int) -> int:
+    """Have calls take that configuration of each tuner, counted around; of how many the largest one has a choice."""
+    global turn
+    turn = number
+    return max((len(options) for one in tuned for options in one.options.values()), default=1)
+
+
 class Choices(dict[Any, Any]):
     """A tuner's key -> configuration, in place of its own."""
 
@@ -120,33 +134,56 @@ class Choices(dict[Any, Any]):
         self.kernel = f"{function.__module__}.{function.__qualname__}"
         self.fastest: list[str] = []
         """Configurations by their texts, in the order of the times of the first key that was measured."""
+        self.ran: list[str] = []
+        """Those that ran since the last key was measured."""
+        self.options: dict[Any, list[Any]] = {}
+        """Key -> the configurations that may be chosen there, the one that is first."""
+        tuned.append(self)
 
-    def known(self) -> dict[str, str]:
+    def known(self) -> dict[str, list[str]]:
         if self.path is None or not self.path.is_file():
             return {}
-        found: dict[str, str] = json.loads(self.path.read_text()).get(self.kernel, {})
-        return found
+        found = json.loads(self.path.read_text()).get(self.kernel, {})
+        return {key: [texts] if isinstance(texts, str) else texts for key, texts in found.items()}  # a build of before
 
     def __contains__(self, key: object) -> bool:
-        if super().__contains__(key):
-            return True
-        known = self.known()
-        text = known.get(str(key))
-        if text is None and self.measures:
+        if key not in self.options and not self._find(key):
             return False
-        if text is None and known:  # a key that no call had before: what most others have
-            texts = list(known.values())
-            text = max(texts, key=texts.count)
-        configs = self.tuner.configs
-        super().__setitem__(key, next((one for one in configs if str(one) == text), configs[0]))
+        options = self.options[key]
+        super().__setitem__(key, options[turn % len(options)])
         return True
+
+    def _find(self, key: object) -> bool:
+        """Take the options of a key from what was measured elsewhere; False where it is to be measured here."""
+        known = self.known()
+        texts = known.get(str(key))
+        if texts is None and self.measures:
+            return False
+        if texts is None and known:  # a key that no call had before: what most others have
+            first = [one[0] for one in known.values()]
+            texts = [max(first, key=first.count)]
+        by_text = {str(one): one for one in reversed(self.tuner.configs)}
+        found = [by_text[text] for text in texts or () if text in by_text]
+        self.options[key] = found or (
+            _spread(self.tuner.configs, MOST_FIRST) if self.path is None else self.tuner.configs[:1]
+        )
+        return True
+
+    def note(self, config: Any, took: Any) -> Any:
+        """What measuring it said: one that has no room on this device took for ever."""
+        if min(took if isinstance(took, (list, tuple)) else [took]) < float("inf"):
+            self.ran.append(str(config))
+        return took
 
     def __setitem__(self, key: Any, config: Any) -> None:
         super().__setitem__(key, config)
+        texts = list(dict.fromkeys([str(config), *self.ran]))
+        by_text = {str(one): one for one in self.tuner.configs}
+        self.ran, self.options[key] = [], [config, *(by_text[text] for text in texts[1:] if text in by_text)]
         if self.path is None or not self.measures:
             return
         held = json.loads(self.path.read_text()) if self.path.is_file() else {}
-        held.setdefault(self.kernel, {})[str(key)] = str(config)
+        held.setdefault(self.kernel, {})[str(key)] = texts
         self.path.write_text(json.dumps(held))
 
     def bound(self, configs: list[Any]) -> list[Any]:
@@ -159,7 +196,11 @@ class Choices(dict[Any, Any]):
             if again:
                 return again
         most = MOST_LATER if self.fastest else MOST_FIRST
-        return configs if len(configs) <= most else [configs[at * len(configs) // most] for at in range(most)]
+        return _spread(configs, most)
+
+
+def _spread(configs: list[Any], most: int) -> list[Any]:
+    return configs if len(configs) <= most else [configs[at * len(configs) // most] for at in range(most)]
 
 
 def limit_tuning(cache: Path | None, *, measures: bool) -> None:
@@ -172,8 +213,9 @@ def limit_tuning(cache: Path | None, *, measures: bool) -> None:
         if len(self.configs) < 2:
             return
         choices = Choices(self, cache / CHOSEN if cache is not None else None, measures)
-        prune = self.prune_configs
+        prune, bench = self.prune_configs, self._bench
         self.cache, self.cache_results = choices, False
         self.prune_configs = lambda *more, **others: choices.bound(prune(*more, **others))
+        self._bench = lambda *more, config, **others: choices.note(config, bench(*more, config=config, **others))
 
     tuners.__init__ = make

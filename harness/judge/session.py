@@ -44,7 +44,7 @@ from kernels.spec import Device, Frozen, Spec, Workload
 if TYPE_CHECKING:
     from harness.judge.rules import KernelRules
 
-VERSION = "48"
+VERSION = "49"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 SMALL_BYTES, SPECIAL_BYTES = 1 << 20, 64 << 20
@@ -164,6 +164,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
         kind, spec = ", other scalars" if spec else "", spec or self.spec
         by_label = {f"{workload.label}{kind}": workload for workload in workloads}
         further = {f"{workload.label}{kind}": workload for workload in beyond()}
+        tried = triton_kernels.tried(workloads, self.moved_bytes)
 
         def call(worker: Worker, label: str) -> None:
             workload = by_label.get(label) or further[label]
@@ -172,7 +173,9 @@ class EvaluationSession(BuildPlace, abc.ABC):
             inputs = draw_inputs(spec, workload, values, self.extra_values, self.device)
             bench.write(0, inputs)
             self.say(f"Triton compiles for {label}")
-            worker.request(bench.message(), timeout_s=triton_kernels.COMPILE_S)
+            answer = worker.request(bench.message(), timeout_s=triton_kernels.COMPILE_S)
+            for turn in triton_kernels.turns_of(answer) if workload in tried else ():
+                worker.request(bench.message(turn=turn), timeout_s=triton_kernels.COMPILE_S)
 
         start = partial(self.pool.start, build, compilers=True)
         if triton_kernels.fill(Path(build.artefact), by_label, start, call, further):

@@ -13,9 +13,10 @@ import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from harness.farside.triton_calls import CACHE, uses_triton
+from harness.farside.triton_calls import CACHE, MOST_FIRST, uses_triton
 from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Build, Outcome
+from kernels.spec import Workload
 
 COMPILE_S = 300.0
 """Seconds that a first call may take with all that it compiles; a search over configurations (triton.autotune)
@@ -30,6 +31,20 @@ def is_needed(build: Build) -> bool:
     """Whether the build's kernels have to be compiled by calling them."""
     source = Path(build.artefact) / "candidate.py"
     return build.ok and source.is_file() and uses_triton(source.read_text())
+
+
+def tried(workloads: Iterable[Workload], size: Callable[[Workload], int]) -> list[Workload]:
+    """The workloads at which every configuration that a tuner measured is called: the smallest one of each dtype."""
+    found: dict[str, Workload] = {}
+    for workload in sorted(workloads, key=size):
+        found.setdefault(workload.dtype, workload)
+    return list(found.values())
+
+
+def turns_of(answer: dict[str, object]) -> range:
+    """Of what a call answered: the configurations beside the chosen one, by number."""
+    turns = answer.get("turns")
+    return range(1, min(turns, MOST_FIRST) if isinstance(turns, int) else 1)
 
 
 def fill(

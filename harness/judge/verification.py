@@ -19,6 +19,7 @@ from harness.checks.correctness import failure, judge_several
 from harness.checks.crossings import crossings
 from harness.checks.drawing import distributions, draw_inputs
 from harness.checks.tolerance import compute_expected
+from harness.judge import triton_kernels
 from harness.judge.calls import collect_checks, judge_calls, keep_pace, shift_of
 from harness.judge.draws import draw_again
 from harness.judge.many_calls import check_many_calls
@@ -75,6 +76,7 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
                 made += _of_size_zero(session, build)
                 made += _cross(session, build, workloads)
                 made += _give_other_scalars(session, build, workloads)
+            made += _of_each_configuration(session, build, workloads)
             if session.device == "cuda":
                 made += _stress(session, build, workloads)
         warnings = (*worker.warnings, *session.cases.once(holes))
@@ -120,6 +122,26 @@ def _stress(session: EvaluationSession, build: Build, workloads: tuple[Workload,
                     raise WorkerFailure(Outcome.INCORRECT, reason) from None
             found.append(Check(workload=workload.label, name="early trigger", passed=True, error=arm.error))
     return found
+
+
+def _of_each_configuration(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> list[Check]:
+    """One call with each configuration of Triton's tuner that was measured beside the chosen one: a user's process measures anew, and may take
+    it. Raises WorkerFailure."""
+    made: list[Check] = []
+    if not triton_kernels.is_needed(build):
+        return made
+    for workload in triton_kernels.tried(workloads, session.moved_bytes):
+        case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
+        worker = session.pool.get(build)
+        bench = map_buffers(session, worker, workload, 1, wide=True)
+        turns = triton_kernels.turns_of(worker.request(bench.message(), timeout_s=session.patience_s(workload)))
+        for turn in turns:
+            name = f"{case.name}, configuration {turn + 1} of {len(turns) + 1} that its tuner measured"
+            for check in judge_calls(session, worker, bench, [replace(case, name=name)], turn=turn):
+                if not check.passed:
+                    raise WorkerFailure(*failure(check))
+                made.append(check)
+    return made
 
 
 def _entries(session: EvaluationSession, worker: Worker, workloads: tuple[Workload, ...]) -> None:

@@ -315,7 +315,7 @@ class Tuner:
         measured: list[str] = []
         if key not in choices:
             measured = choices.bound(self.configs)
-            self.configs_timings = {one: abs(int(one.split()[1]) - 40) for one in measured}
+            self.configs_timings = {one: choices.note(one, abs(int(one.split()[1]) - 40)) for one in measured}
             choices[key] = min(measured, key=self.configs_timings.__getitem__)
         return choices[key], len(measured)
 
@@ -330,3 +330,29 @@ def test_tuning_is_bounded_and_what_was_chosen_stays_chosen(tmp_path: Path):
     assert [other.tune(judged, key) for key in (20, 10, 30)] == [("BLOCK: 40", 0)] * 3
     nowhere = Tuner(3)
     assert nowhere.tune(triton_calls.Choices(nowhere, None, False), 1) == ("BLOCK: 0", 0)
+
+
+def test_each_configuration_that_ran_has_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(triton_calls, "tuned", [])
+    path, tuner = tmp_path / "autotuned.json", Tuner(3)
+    filling = triton_calls.Choices(tuner, path, True)
+    filling.note("BLOCK: 7", [float("inf")] * 3)  # has no room
+    tuner.tune(filling, 10)
+    other = Tuner(3)
+    judged = triton_calls.Choices(other, path, False)
+    taken = []
+    for turn in range(4):
+        triton_calls.take_turn(turn)
+        taken.append(other.tune(judged, 10)[0])
+    assert taken == ["BLOCK: 2", "BLOCK: 0", "BLOCK: 1", "BLOCK: 2"] and triton_calls.take_turn(0) == 3
+    assert other.tune(judged, 10)[0] == "BLOCK: 2"
+    interpreted = Tuner(64)
+    several = triton_calls.Choices(interpreted, None, False)
+    assert interpreted.tune(several, 1)[0] == "BLOCK: 0" and triton_calls.take_turn(0) == triton_calls.MOST_FIRST
+
+
+def test_a_wrong_configuration_is_found_though_the_tuner_took_another(evaluator: Evaluator):
+    pytest.importorskip("triton")
+    wrong = TUNED.replace("gate / (1 +", "gate / ((2 if BLOCK == 1024 else 1) +")
+    verdict = evaluator.verify(evaluator.build(evaluator.store.put(wrong)), only=evaluator.suite()[0])
+    assert verdict.outcome is Outcome.INCORRECT and "that its tuner measured" in verdict.reason, verdict.reason

@@ -81,3 +81,14 @@ def test_what_no_call_before_compiled_is_not_compiled_while_it_is_judged(tmp_pat
     with Evaluator(open_problem(tmp_path / "softmax.py", "cuda"), "cuda", Store(tmp_path / "store")) as evaluator:
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(BY_CALL)))
     assert verdict.outcome is Outcome.RUNTIME_ERROR and LATE[:40] in verdict.reason
+
+
+def test_a_wrong_configuration_is_found_whichever_the_tuner_took(tmp_path: Path):
+    kernel = catalog.load("silu_and_mul")
+    kept = [w for w in kernel.spec.workloads if "cuda" in w.devices and w.axes["tokens"] * w.axes["hidden"] < 5e5]
+    kernel = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": tuple(kept)}))
+    with Evaluator(kernel, "cuda", Store(tmp_path)) as evaluator:
+        for block in (512, 2048):
+            text = AUTOTUNED.replace("gate / (1 +", f"gate / ((2 if BLOCK == {block} else 1) +")
+            verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)))
+            assert verdict.outcome is Outcome.INCORRECT, verdict
