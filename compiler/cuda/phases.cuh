@@ -355,65 +355,6 @@ __device__ __forceinline__ void phase_fold(Span span, int64_t kept, int64_t leng
     __syncthreads();
 }
 
-// put(row, the value that would stand at `rank` of a row in order): eight bits at a time, the highest first, by counting.
-template <bool Falling, typename T, typename Span, typename Rank, typename Element, typename Put>
-__device__ __forceinline__ void phase_nth(Span span, int64_t rows, int64_t length, Rank rank, Element element, Put put) {
-    __shared__ int counts[256];
-    __shared__ int64_t left;
-    __shared__ uint64_t known;
-    const auto key_of = [&](int64_t row, int64_t at) { return Falling ? ~in_order<T>(element(row, at)) : in_order<T>(element(row, at)); };
-    for (int64_t row = span.block(); row < rows; row += span.blocks()) {
-        const int64_t asked = rank(row), wanted = asked < 0 ? 0 : asked < length ? asked : length - 1;
-        if (length <= 128) {
-            for (int64_t at = threadIdx.x; at < length; at += blockDim.x) {
-                const uint64_t own = key_of(row, at);
-                int64_t before = 0;
-                for (int64_t other = 0; other < length; ++other) {
-                    const uint64_t key = key_of(row, other);
-                    before += key < own || (key == own && other < at);
-                }
-                if (before == wanted) {
-                    put(row, element(row, at));
-                }
-            }
-            continue;
-        }
-        if (threadIdx.x == 0) {
-            left = wanted;
-            known = Falling && sizeof(T) == 4 && T(0.5) != 0 ? UINT64_C(0xffffffff00000000) : 0;
-        }
-        for (int shift = sizeof(T) == 4 && T(0.5) != 0 ? 24 : 56; shift >= 0; shift -= 8) {
-            for (int at = threadIdx.x; at < 256; at += blockDim.x) {
-                counts[at] = 0;
-            }
-            __syncthreads();
-            const uint64_t above = known;
-            for (int64_t at = threadIdx.x; at < length; at += blockDim.x) {
-                const uint64_t key = key_of(row, at);
-                if (shift == 56 || (key ^ above) >> (shift + 8) == 0) {
-                    atomicAdd(&counts[key >> shift & 255], 1);
-                }
-            }
-            __syncthreads();
-            if (threadIdx.x == 0) {
-                uint64_t bin = 0;
-                while (counts[bin] <= left) {
-                    left -= counts[bin++];
-                }
-                known = above | bin << shift;
-            }
-            __syncthreads();
-        }
-        for (int64_t at = threadIdx.x; at < length; at += blockDim.x) {
-            if (key_of(row, at) == known) {
-                put(row, element(row, at));
-            }
-        }
-        __syncthreads();
-    }
-    __syncthreads();
-}
-
 inline int64_t most_of(std::initializer_list<int64_t> counts) {
     int64_t most = 1;
     for (const int64_t count : counts) {

@@ -179,6 +179,24 @@ def test_functions_by_others_that_are_lowered_are_right(reference, tmp_path):
     check_text(kernel, source(kernel.spec, reference), tmp_path, offsets=(0,))
 
 
+@pytest.mark.parametrize("drawn", ["normal:0:3", "integers:-3:4"])
+def test_values_of_some_rank_are_found_by_counting(drawn, tmp_path):
+    """Rows longer than are ordered by asking all of each; equal values; the first rank."""
+    spec = made(
+        [{"rows": 3, "cols": 300}, {"rows": 2, "cols": 1025}], ("float32",), ("cuda",),
+        tensors={"x": f"in rows cols {drawn}", "y": "out rows", "z": "out rows"},
+    )  # fmt: skip
+    reference = """import torch
+
+
+def reference(x):
+    return {"y": x.median(-1).values + 10 * (x - 1).kthvalue(1, -1).values, "z": x.abs().quantile(0.9, -1)}
+"""
+    text = source(spec, reference)
+    assert "phase_nth<" in text
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path, offsets=(0,))
+
+
 def test_places_in_large_windows_are_refused(tmp_path):
     reference = """\
 import torch
