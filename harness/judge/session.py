@@ -164,7 +164,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
         kind, spec = ", other scalars" if spec else "", spec or self.spec
         by_label = {f"{workload.label}{kind}": workload for workload in workloads}
         further = {f"{workload.label}{kind}": workload for workload in beyond()}
-        tried = triton_kernels.tried(workloads, self.moved_bytes)
+        smallest = triton_kernels.smallest_of_each_dtype(workloads, self.moved_bytes)
 
         def call(worker: Worker, label: str) -> None:
             workload = by_label.get(label) or further[label]
@@ -174,7 +174,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
             bench.write(0, inputs)
             self.say(f"Triton compiles for {label}")
             answer = worker.request(bench.message(), timeout_s=triton_kernels.COMPILE_S)
-            for turn in triton_kernels.turns_of(answer) if workload in tried else ():
+            for turn in triton_kernels.turns_of(answer) if workload in smallest else ():
                 worker.request(bench.message(turn=turn), timeout_s=triton_kernels.COMPILE_S)
 
         start = partial(self.pool.start, build, compilers=True)

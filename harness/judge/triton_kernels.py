@@ -33,7 +33,7 @@ def is_needed(build: Build) -> bool:
     return build.ok and source.is_file() and uses_triton(source.read_text())
 
 
-def tried(workloads: Iterable[Workload], size: Callable[[Workload], int]) -> list[Workload]:
+def smallest_of_each_dtype(workloads: Iterable[Workload], size: Callable[[Workload], int]) -> list[Workload]:
     """The workloads at which every configuration that a tuner measured is called: the smallest one of each dtype."""
     found: dict[str, Workload] = {}
     for workload in sorted(workloads, key=size):

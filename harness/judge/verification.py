@@ -130,7 +130,7 @@ def _of_each_configuration(session: EvaluationSession, build: Build, workloads: 
     made: list[Check] = []
     if not triton_kernels.is_needed(build):
         return made
-    for workload in triton_kernels.tried(workloads, session.moved_bytes):
+    for workload in triton_kernels.smallest_of_each_dtype(workloads, session.moved_bytes):
         case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
         worker = session.pool.get(build)
         bench = map_buffers(session, worker, workload, 1, wide=True)
