@@ -27,6 +27,8 @@ def markdown(result: Result, diff: str, built: str, test: str = "", missing: str
         "",
         *_table(result.workloads),
         "",
+        _legend(result),
+        "",
         *_equality(result),
         *[f"- warning: {warning}" for warning in result.warnings],
         f"- {built}",
@@ -64,6 +66,28 @@ def _table(rows: tuple[WorkloadRow, ...]) -> list[str]:
             f"| {row.label}{seen} | {row.dtype} | {row.cache} | {micros(row.baseline_us)} | {micros(row.best_us)} | {interval(row.speedup)} | {rate} | {light} |"
         )
     return lines
+
+
+def _legend(result: Result) -> str:
+    """What the table's columns are, for a reader who knows none of this."""
+    rows = result.workloads
+    said = [
+        "Times are of one call"
+        + (" from a CUDA graph, where it can be captured" if result.device == "cuda" else "")
+        + ", medians"
+    ]
+    if any(row.cache == "cold" for row in rows):
+        said.append("cold: with caches that hold none of its tensors, hot: with what the call before left there")
+    said.append("the speedup's interval holds the true ratio in 99 of 100 measurements")
+    if any(row.moved_bytes for row in rows):
+        said.append(
+            "GB/s: bytes that a call has to move at least, inputs read once and outputs written once, by the time after"
+        )
+    if any(row.light for row in rows):
+        said.append("of speed of light: the shortest time in which this device moved as many bytes, by the time after")
+    if any(row.held_out for row in rows):
+        said.append("held out: a size that took no part in the search")
+    return f"*{'; '.join(said)}.*"
 
 
 def _equality(result: Result) -> list[str]:

@@ -18,19 +18,19 @@ SPEC = Spec(
     flops="64*blocks",
     default_baseline={"cuda": "production"},
     workloads=(
-        # Matrices of Llama-like models: 1024 x 4096, 4096 x 4096, 14336 x 4096.
-        at("cuda", 65536),
-        at("cuda", 262144),
-        at("cuda", 917504),
+        # Matrices of Llama-3-8B, as often as one pass has them: 1024 x 4096 (k, v), 4096 x 4096 (q, o), 14336 x 4096 (gate, up, down).
+        at("cuda", 65536, weight=64),
+        at("cuda", 262144, weight=64),
+        at("cuda", 917504, weight=96),
         at("cuda", 5, timed=False),
         at("cuda", 67, timed=False),
-        at("cuda", 786432, held_out=True),
+        at("cuda", 786432, weight=32, held_out=True),
         at("cuda", 129, timed=False, held_out=True),
-        at("cpu", 425984),
-        at("cpu", 16384),
+        at("cpu", 425984, weight=1),
+        at("cpu", 16384, weight=1),
         at("cpu", 5, timed=False),
         at("cpu", 67, timed=False),
-        at("cpu", 65536, held_out=True),
+        at("cpu", 65536, weight=1, held_out=True),
         at("cpu", 129, timed=False, held_out=True),
     ),
 )

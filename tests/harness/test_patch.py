@@ -352,6 +352,12 @@ def test_a_pull_requests_text_has_every_size_and_the_loss() -> None:
     text = markdown(RESULT, "diff --git a/k b/k\n", "k was compiled")
     assert text.count("\n| ") == 1 + len(RESULT.workloads) and "worst" in text and "```diff" in text
     assert all(row.label in text for row in RESULT.workloads)
+    legend = next(line for line in text.splitlines() if line.startswith("*Times are of one call"))
+    shown = {"cold:": "cold", "GB/s:": "moved_bytes", "of speed of light:": "light", "held out:": "held_out"}
+    assert "99 of 100" in legend
+    for said, name in shown.items():
+        has = any(row.cache == "cold" if name == "cold" else getattr(row, name) for row in RESULT.workloads)
+        assert (said in legend) == has, said
 
 
 def test_a_header_that_the_file_needs_and_is_not_here_is_no_fault_of_the_patch(tmp_path: Path) -> None:

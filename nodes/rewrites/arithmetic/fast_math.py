@@ -72,7 +72,7 @@ def _faster(code: Code, node: Node) -> str | None:
         single = exponential.pattern == "expf($x)" or kind(code, exponential["x"]) == "float"
         return f"__expf({text(exponential['x'])})" if single else None
     division = match(source, node, "$a / $b")
-    if division is None or kind(code, node) != "float":
+    if division is None or kind(code, node) != "float" or _is_made_whole(code, node):
         return None
     left, right = text(division["a"]), text(division["b"])
     if re.fullmatch(r"[\d.]+[fF]?", right) and math.frexp(float(right.rstrip("fF")))[0] == 0.5:
@@ -81,6 +81,23 @@ def _faster(code: Code, node: Node) -> str | None:
     if root is not None and re.fullmatch(r"1(\.0*)?f?", left):
         return f"rsqrtf({text(root['x'])})"
     return f"__fdividef({left}, {right})"
+
+
+def _is_made_whole(code: Code, division: Node) -> bool:
+    """Whether its quotient becomes an integer by cutting off: one in the last place below a whole quotient, it is another index."""
+    source, above = code.source, division.parent
+    while above is not None and not above.type.endswith(("_statement", "declaration")):
+        called = source.of(above, "function")
+        cast = source.of(above, "type") or called.removeprefix("static_cast<").removesuffix(">")
+        if (
+            re.fullmatch(r"(std::)?(floor|ceil|trunc)f?|__float2u?(int|ll)_r[duz]", called)
+            or _named(code, cast) == "int"
+        ):
+            return True
+        if above.type == "init_declarator" and _named(code, source.of(above.parent, "type")) == "int":
+            return True
+        above = above.parent
+    return False
 
 
 def _in_float_company(code: Code, literal: Node) -> bool:

@@ -433,7 +433,8 @@ __device__ void scale(float (&v)[4], float& factor) {
     "a width in a template": Example("symbolic_block_size", CONSTANT, (("<256><<<rows, 256", "<256><<<rows, 128"), ("plain<256><<<rows, 256,", "dim3 b(256); b.x = n; plain<256><<<rows, b,"))),
     "fast": Example("fast_math", MATHS, reads=("__fdividef(", "n / sizeof(float);", "d / (1 + d * d)")),
     "fast, or doubles": Example("fast_math", kernel(EACH + "{ const double d = x[i]; const float f = x[i]; y[i] = f / (f * f + 1.0f); }"), tuple(
-        ("f / (f * f + 1.0f)", value) for value in ("exp(d)", "d / (1 + d)", "x[i] / d", "1.0 / sqrt(d)", "d * 0.1")
+        ("f / (f * f + 1.0f)", value) for value in ("exp(d)", "d / (1 + d)", "x[i] / d", "1.0 / sqrt(d)", "d * 0.1",
+                                               "floorf(f / (f + 1.0f))", "(int)(f / x[0])", "x[static_cast<int>(1.0f + x[i] / f)]", "0; const int k = f / x[i]; y[i] += k")
     )),
     "tanh": Example("fast_tanh", MATHS, reads=("near",)),
 }  # fmt: skip
