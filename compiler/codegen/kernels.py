@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 
+from compiler.codegen.batches import loads_of_steps, run_batches
 from compiler.codegen.firsts import first_groups, open_keys, print_firsts
 from compiler.codegen.levels import (
     StoreStatement,
@@ -453,7 +454,11 @@ def elements_function(
         written = inside if stage == final else []
         hoist(text, [*(text.value(m) for m in here), *(store.value for store in written)], 1, body, {})
         body.lines += indent(accumulators(text, here, True), 3)
-        made = run_pass(text, body, here, written, array=True)
+        ahead = loads_of_steps(text, kernel, here, written)
+        made = run_pass(text, body, here, written, array=True, loaded=ahead)
+        if ahead:
+            body.lines += indent(run_batches(text, kernel, ahead, made.lines(0)), 3)
+            continue
         for depth, loop in enumerate(loops):
             steps = kernel.inner[depth][1]
             whole = steps.is_Integer and steps <= MOST_UNROLLED

@@ -187,6 +187,27 @@ def test_what_a_row_reads_of_a_state_and_replaces_is_read_before(device, tmp_pat
     check_text(folder_of(tmp_path, spec, STATE), text, tmp_path, device)
 
 
+@pytest.mark.parametrize("steps", [16, 12])
+def test_a_state_that_is_summed_and_replaced_is_loaded_some_steps_ahead(steps, tmp_path):
+    """Twelve steps are no whole batches of eight."""
+    reference = """import torch
+
+
+def reference(state, r, v, w):
+    kept = state * w[:, :, None] + v[:, None]
+    return {"y": (r[:, :, None] * (state + v[:, None])).sum(1), "state": kept}
+"""
+    spec = made(
+        [{"rows": 3}, {"rows": 70}], devices=("cuda",),
+        tensors={
+            "state": f"inout rows {steps} 32", "r": f"in rows {steps}", "v": "in rows 32", "w": f"in rows {steps}", "y": "out rows 32",
+        },
+    )  # fmt: skip
+    text = source(spec, reference)
+    assert "Pack<float, 4> state_ahead[8];" in text and (f">= {steps}) {{ break; }}" in text) == (steps == 12)
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
+
+
 def test_a_thread_never_reads_what_another_writes_in_place():
     reference = "def reference(x, w, places, codes, eps):\n    return {'x': x[places] + x}\n"
     with pytest.raises(NoProgram, match="in place"):
