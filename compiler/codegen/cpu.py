@@ -155,6 +155,11 @@ class CpuText(Text):
             self.locals[name] = self.fresh(name)
         return self.locals[name]
 
+    @property
+    def units(self) -> tuple[str, str]:
+        """Parameters: the first unit of work and the end."""
+        return f"int64_t {self.local('begin')}", f"int64_t {self.local('end')}"
+
     def in_lanes(self, made: list[str], count: str = "count") -> list[str]:
         """A pass of one pack; where packs are of one element, of each of the `count` lanes of the strip that begins at `first`."""
         if self.width > 1:
@@ -282,7 +287,7 @@ def _names(text: CpuText, folds: list[Member], word: str = "") -> dict[Member, s
 def _finished(
     text: CpuText, kernel: PackedKernel, name: str, lines: list[str], parameters, arguments
 ) -> KernelFunction:
-    given = ", ".join([*parameters, "int64_t begin", "int64_t end"])
+    given = ", ".join([*parameters, *text.units])
     _, tables = text.tables_text(name)
     whole = "\n".join([f"void {name}({given}) {{", *tables, *lines, "}", ""])
     return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
@@ -353,7 +358,12 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
     buffers = [line for name in holds.values() for line in (
         f"    std::vector<float> {name}_row({length});", f"    float* const {name} = {name}_row.data();"
     )]  # fmt: skip
-    lines = [*buffers, f"    for (int64_t {row} = begin; {row} < end; ++{row}) {{", *top.lines, "    }"]
+    lines = [
+        *buffers,
+        f"    for (int64_t {row} = {text.local('begin')}; {row} < {text.local('end')}; ++{row}) {{",
+        *top.lines,
+        "    }",
+    ]
     return _finished(text, kernel, name, lines, parameters, arguments)
 
 
@@ -391,7 +401,11 @@ def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -
         body.lines += made
     body.lines += whole(run_pass(text, body, [], stores).lines(0))
     over = text.over_packs(
-        body.lines, "begin", "end", strips, [] if text.lines is None else [line[4:] for line in shared.lines]
+        body.lines,
+        text.local("begin"),
+        text.local("end"),
+        strips,
+        [] if text.lines is None else [line[4:] for line in shared.lines],
     )
     lines = [*top.lines, *indent(over, 1)]
     return _finished(text, kernel, name, lines, parameters, arguments)
@@ -428,7 +442,7 @@ def columns_function(program: KernelProgram, kernel: PackedKernel, name: str, ti
     last = placed(text.in_lanes(run_pass(text, Scope(2, top), [], stores).lines(0)))
     whole = f"{end}" if text.width > 1 else f"({end} + {STRIP - 1}) / {STRIP}"
     lines = [
-        f"for (int64_t {tiles} = begin; {tiles} < end; ++{tiles}) {{",
+        f"for (int64_t {tiles} = {text.local('begin')}; {tiles} < {text.local('end')}; ++{tiles}) {{",
         f"    const int64_t {left} = {whole} - {tiles} * {tile}, {columns} = {left} < {tile} ? {left} : {tile};", *(line[4:] for line in top.lines),
         *indent(text.accumulators(totals, deep), 1),
         f"    for (int64_t {block} = 0; {block} < {length_text}; {block} += {BLOCK}) {{",
@@ -480,8 +494,10 @@ class CpuFile(HostFile):
         if isinstance(plan.sketch, Columns):
             packs = plan.sketch.lanes * (1 if kernel.width > 1 else STRIP)
             steps = f"({steps} + {packs - 1}) / {packs}"
-        given = ", ".join([*function.arguments, "begin", "end"])
-        body = f"[&](int64_t begin, int64_t end) {{ {function.name}({given}); }}"
+        taken = {*program.spec.axes, *(argument.name for argument in program.spec.arguments)}
+        begin, end = (name + "_" * (name in taken) for name in ("begin", "end"))
+        given = ", ".join([*function.arguments, begin, end])
+        body = f"[&](int64_t {begin}, int64_t {end}) {{ {function.name}({given}); }}"
         return [f"in_parallel({steps}, {in_axes(program, work)}, {body});"]
 
     def text(self, schedule: Schedule) -> str:

@@ -46,10 +46,10 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
         lines = _call(text, phase)
         body += [f"if constexpr (Only < 0 || Only == {number}) {{", *indent(lines, 1), "}"] if alone else lines
     unit = str(kernel.unit) if kernel.unit.is_Symbol else text.fresh("unit")
-    if cpu:
-        head = f"void {name}({', '.join([*parameters, 'int64_t begin', 'int64_t end'])}) {{"
+    if isinstance(text, CpuText):
+        head = f"void {name}({', '.join([*parameters, *text.units])}) {{"
         room = [f"unsigned char* const {memory} = kept_memory<0, unsigned char>({taken});"] if kernel.held else []
-        loop = f"for (int64_t {unit} = begin; {unit} < end; ++{unit}) {{"
+        loop = f"for (int64_t {unit} = {text.local('begin')}; {unit} < {text.local('end')}; ++{unit}) {{"
     else:
         own = [*(["int step"] if alone else []), f"int64_t {units}", f"unsigned char* {workspace}", f"int64_t {bytes}"]
         span = (

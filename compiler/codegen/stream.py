@@ -431,7 +431,7 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
     body = [
         f"std::vector<float> queries(static_cast<size_t>({group}) * {kernel.depths}), scores(static_cast<size_t>({group}) * ({keys})), sums(static_cast<size_t>({group}) * {kernel.columns});",
         f"std::vector<float> folded(static_cast<size_t>({group}) * {max(1, len(kernel.folds))}), element({max(kernel.depths, kernel.columns)});",
-        f"for (int64_t {kernel.unit if kernel.unit.is_Symbol else 'unit'} = begin; {kernel.unit if kernel.unit.is_Symbol else 'unit'} < end; ++{kernel.unit if kernel.unit.is_Symbol else 'unit'}) {{",
+        f"for (int64_t {kernel.unit if kernel.unit.is_Symbol else 'unit'} = {text.local('begin')}; {kernel.unit if kernel.unit.is_Symbol else 'unit'} < {text.local('end')}; ++{kernel.unit if kernel.unit.is_Symbol else 'unit'}) {{",
         *indent([over_member, *indent(loop(kernel.depth, str(kernel.depths), printed(kernel.query, f"queries[{member_at} * {kernel.depths} + {kernel.depth}] = {{}};")), 1), "}",
         *loop(kernel.key, keys, [
             *skip[0], f"if ({skip[1]}) {{", f"    {over_member} scores[{member_at} * {keys} + {kernel.key}] = 0.0f; }}", "    continue;", "}",
@@ -446,7 +446,7 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
         over_member, *indent(loop(kernel.column, str(kernel.columns), [f"const float sum = sums[{member_at} * {kernel.columns} + {kernel.column}];", *each]), 1), "}"], 1),
         "}",
     ]  # fmt: skip
-    given = ", ".join([*parameters, "int64_t begin", "int64_t end"])
+    given = ", ".join([*parameters, *text.units])
     whole = "\n".join([f"void {name}({given}) {{", *indent([line for line in body if line], 1), "}", ""])
     return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
 
