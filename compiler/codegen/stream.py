@@ -18,8 +18,8 @@ from compiler.codegen.printer import Printer
 from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
 from compiler.codegen.stream_tiles import (
     LEAST_GROUP,
-    asked_of,
     packs_of,
+    query_of,
     takes_tiles,
     tile_left,
     tile_queries,
@@ -179,7 +179,7 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     )
 
     # Queries, in registers.
-    query, factor = asked_of(kernel) if tiles else (kernel.query, None)
+    query, factor = query_of(kernel) if tiles else (kernel.query, None)
     asked, loads, buffers = lines.pack(query, kernel.depth, how, "query_pack")
     moved |= buffers
     before, value = lines.printed(asked, 0)

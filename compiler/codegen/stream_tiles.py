@@ -28,7 +28,7 @@ def packs_of(kernel: StreamKernel) -> tuple[StreamPacks, StreamPacks]:
 def takes_tiles(kernel: StreamKernel, vector: int, clusters: bool) -> bool:
     """Whether keys and values are halves as they lie in memory, and weights shares of the largest."""
     assert kernel.query and kernel.keyed and kernel.value and kernel.weight
-    halves = [_half(one) for one in (asked_of(kernel)[0], kernel.keyed, kernel.value)]
+    halves = [_half(one) for one in (query_of(kernel)[0], kernel.keyed, kernel.value)]
     small = kernel.depths % 32 == 0 and kernel.columns % 64 == 0 and max(kernel.depths, kernel.columns) <= MOST_ELEMENTS
     most = {m.definition.outs[0] for m in kernel.folds if m.definition.kind == "max"}
     shares = any(
@@ -37,7 +37,7 @@ def takes_tiles(kernel: StreamKernel, vector: int, clusters: bool) -> bool:
     return vector == 8 and clusters and small and shares and None not in halves and halves[0] == halves[1]
 
 
-def asked_of(kernel: StreamKernel) -> tuple[Expr, Expr | None]:
+def query_of(kernel: StreamKernel) -> tuple[Expr, Expr | None]:
     """(what of the query differs by element, what all of its elements are multiplied by)."""
     query = kernel.query
     assert query is not None
