@@ -117,6 +117,39 @@ def _histc(x, bins=100, min=0, max=0):
     return torch.zeros(bins, dtype=x.dtype, device=x.device).index_add(0, torch.where(inside, at, 0).long(), counted)
 
 
+def _pair(number) -> tuple[int, int]:
+    return (number, number) if isinstance(number, int) else (number[0], number[-1])
+
+
+def _conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    """Where channels mix: windows side by side, and a product."""
+    if groups != 1 or weight.shape[1] == 1 or isinstance(padding, str) or x.dim() != 4:
+        return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    windows = torch.nn.functional.unfold(x, weight.shape[2:], dilation, padding, stride)
+    made = torch.bmm(weight.flatten(1).expand(x.shape[0], -1, -1), windows)
+    told = zip(x.shape[2:], weight.shape[2:], *map(_pair, (stride, padding, dilation)), strict=True)
+    made = made.view(*made.shape[:2], *((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in told))
+    return made if bias is None else made + bias[:, None, None]
+
+
+def _conv1d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+    if groups != 1 or weight.shape[1] == 1 or isinstance(padding, str) or x.dim() != 3:
+        return torch.conv1d(x, weight, bias, stride, padding, dilation, groups)
+    one, more, apart = (_pair(number)[-1] for number in (stride, padding, dilation))
+    return _conv2d(x[:, :, None], weight[:, :, None], bias, (1, one), (0, more), (1, apart))[:, :, 0]
+
+
+def _conv_transpose1d(x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    """Inputs apart by zeros, and the window from its end."""
+    if groups != 1 or x.dim() != 3:
+        return torch.conv_transpose1d(x, weight, bias, stride, padding, output_padding, groups, dilation)
+    by, less, more, apart = (_pair(number)[-1] for number in (stride, padding, output_padding, dilation))
+    wide = torch.nn.functional.pad(x[..., None], (0, by - 1)).flatten(2)
+    edge = apart * (weight.shape[2] - 1) - less
+    wide = torch.nn.functional.pad(wide, (edge, edge + more - (by - 1)))
+    return _conv1d(wide, weight.flip(2).transpose(0, 1), bias, dilation=apart)
+
+
 COMPOSED: dict[Any, Any] = {
     torch.median: _median, torch.Tensor.median: _median, torch.kthvalue: _kthvalue, torch.Tensor.kthvalue: _kthvalue,
     torch.quantile: _quantile, torch.Tensor.quantile: _quantile, torch.Tensor.unfold: _unfold, torch.copysign: _copysign,
@@ -125,4 +158,6 @@ COMPOSED: dict[Any, Any] = {
     torch.histc: _histc, torch.Tensor.histc: _histc,
     torch.bincount: _bincount, torch.Tensor.bincount: _bincount, torch.repeat_interleave: _repeat_interleave,
     torch.Tensor.repeat_interleave: _repeat_interleave, torch.nn.functional.one_hot: _one_hot, torch.stack: stack_rows, torch.Tensor.__getitem__: pick_row, torch.nn.functional.linear: _linear,
+    torch.conv1d: _conv1d, torch.nn.functional.conv1d: _conv1d, torch.conv2d: _conv2d, torch.nn.functional.conv2d: _conv2d,
+    torch.conv_transpose1d: _conv_transpose1d, torch.nn.functional.conv_transpose1d: _conv_transpose1d,
 }  # fmt: skip

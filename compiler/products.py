@@ -57,10 +57,12 @@ class ProductKernel(PackedKernel):
 
 
 def is_plain(side: Expr) -> bool:
-    """Whether 16 bits hold the operand as it is: a load, or a byte as a number."""
-    while side.op == "cast":
-        side = side.args[0]
-    return side.op == "load" and (side.args[0].dtype in HALVES or side.args[0].dtype in (torch.int8, torch.uint8))
+    """Whether 16 bits hold the operand as it is: a load, or zero beyond an edge, or a byte as a number."""
+    while side.op == "cast" or (side.op == "masked" and side.args[2].op == "const" and side.args[2].args[0] == 0):
+        side = side.args[side.op == "masked"]
+    return side.op in ("load", "load_at") and (
+        side.args[0].dtype in HALVES or side.args[0].dtype in (torch.int8, torch.uint8)
+    )
 
 
 def products_of(program: SelectedProgram, outputs: set[Buffer]) -> list[ProductKernel]:

@@ -24,7 +24,7 @@ FOLDER, LOOKED_AT = device.CPU_FOLDER, device._cpu_caches
 
 
 FEWER = {
-    many_calls: {"QUICK_S": 0.0, "MANY_S": 0.0, "LONG_S": 0.0, "LOOKS_S": 0.0},
+    many_calls: {"QUICK_S": 0.0, "MANY_S": 0.0, "OTHERS_S": 0.0, "TOGETHER": 2, "LONG_S": 0.0, "LOOKS_S": 0.0},
     crossings: {"BEYOND": 1025, "BEYOND_BYTES": crossings.MOST_BYTES["cpu"]},
 }
 WHOLE = [(module, name, getattr(module, name)) for module, fewer in FEWER.items() for name in fewer]

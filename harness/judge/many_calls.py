@@ -14,16 +14,19 @@ from harness.checks.buffers import GuardedBuffers
 from harness.checks.cases import Case
 from harness.judge.calls import judge_calls
 from harness.judge.rows import MANY, PACED
-from harness.judge.session import EvaluationSession
+from harness.judge.session import SMALL_BYTES, EvaluationSession, map_buffers
 from harness.processes.worker import Worker, WorkerFailure, time_request
 from harness.records import Check, Outcome
 
-QUICK_S, MANY_S = 50e-6, 0.25
-"""Seconds of a call up to which a kernel makes MANY of them, and that the calls of a slower one may take."""
+QUICK_S, MANY_S, OTHERS_S = 50e-6, 0.25, 0.1
+"""Seconds of a call up to which a kernel makes MANY of them, and that the calls of a slower one may take, of the smallest workload and of each
+other one: what counts calls goes on counting."""
 LONG, LONG_S = (1 << 16) + 1, 0.3
 """Calls of the smallest workload, and seconds that they may take."""
 LOOKED_AT, LOOKS_S = 128, 0.4
 """Calls of each small workload that are looked at one by one, and seconds that they may take."""
+TOGETHER = 16
+"""So many of them are one request on a CPU, where they follow each other, each with outputs of its own: a request takes as long as dozens of calls."""
 LEAK_LEAST, LEAK_A_CALL = 64 << 20, 16 << 10
 """Bytes that a process may take in all, and for each call, while it makes many calls."""
 LEAK_SERIES, LEAK_ALIKE = {"cuda": 3, "cpu": 2}, 1.25
@@ -38,7 +41,8 @@ def check_many_calls(
     layout, spec = bench.layout, session.spec
     if any(one.role == "inout" and "float" not in spec.dtype(one, layout.workload) for one in spec.tensors):
         return  # indices that a call changes would lead anywhere in the next one
-    yield from _look_at_each(session, worker, bench, cases[0])
+    yield from _look_at_each(session, worker, cases[0])
+    bench = map_buffers(session, worker, layout.workload, layout.slots, wide=True)
     bench.write(0, cases[0].inputs)
     message = bench.message()
     worker.request(message, timeout_s=session.call_s)  # what a first call sets aside stays
@@ -47,7 +51,7 @@ def check_many_calls(
     shared = session.device == "cuda"
     longest = layout.workload == min(session.suite(), key=session.moved_bytes)
     while not series or (len(series) < LEAK_SERIES[session.device] and _leaks(series, shared=shared)):
-        done = _repeat(session, worker, message, longest=longest and not series)
+        done = _repeat(session, worker, message, longest=longest)
         now = _taken(session, worker)
         series.append((now - before, done))
         before = now
@@ -69,22 +73,27 @@ def _leaks(series: list[tuple[int, int]], *, shared: bool) -> bool:
     return not shared or max(a_call) <= LEAK_ALIKE * min(a_call)
 
 
-def _look_at_each(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, case: Case) -> Iterator[Check]:
+def _look_at_each(session: EvaluationSession, worker: Worker, case: Case) -> Iterator[Check]:
     """LOOKED_AT calls one after another, each looked at: who leaves out one call of so many or fewer is found out. What has the bits of outputs
     that were checked is right; else it is checked, for LOOKS_S at the most."""
     import torch
 
+    few = session.device == "cuda" or session.moved_bytes(case.workload) > SMALL_BYTES
+    bench = map_buffers(session, worker, case.workload, 1 if few else min(TOGETHER, LOOKED_AT))
+    slots = range(bench.layout.slots)
     checked, done, began = dict[str, torch.Tensor](), 0, time.perf_counter()
     while done < LOOKED_AT and (done < 2 or time.perf_counter() - began < LOOKS_S):
-        bench.write(0, case.inputs)
-        worker.request(bench.message(), timeout_s=session.patience_s(case.workload))
-        now = {name: values.contiguous().view(torch.uint8) for name, values in bench.outputs(0).items()}
-        done += 1
-        if not checked or not all(torch.equal(now[name], checked[name]) for name in now):
-            check = bench.check_outputs(0, case.expected, f"{case.name}, call {done} of {LOOKED_AT} in a row")
-            if not check.passed or not checked:
-                yield check
-            checked = {name: values.clone() for name, values in now.items()}
+        for slot in slots:
+            bench.write(slot, case.inputs)
+        worker.request(bench.message(len(slots)), timeout_s=session.patience_s(case.workload))
+        for slot in slots:
+            now = {name: values.contiguous().view(torch.uint8) for name, values in bench.outputs(slot).items()}
+            done += 1
+            if not checked or not all(torch.equal(now[name], checked[name]) for name in now):
+                check = bench.check_outputs(slot, case.expected, f"{case.name}, call {done} of {LOOKED_AT} in a row")
+                if not check.passed or not checked:
+                    yield check
+                checked = {name: values.clone() for name, values in now.items()}
     yield Check(workload=case.workload.label, name=f"{done} calls in a row, each looked at", passed=True)
 
 
@@ -96,7 +105,7 @@ def _repeat(session: EvaluationSession, worker: Worker, message: dict[str, Any],
         part = min(part, (MANY if done < MANY else LONG) - done)
         _answer, seconds = time_request(worker, message | {"repeat": part}, timeout_s=session.call_s)
         done, spent, a_call = done + part, spent + seconds, seconds / part
-        if spent > MANY_S and a_call >= QUICK_S:
+        if spent > (MANY_S if longest else OTHERS_S) and a_call >= QUICK_S:
             break
         part = 2 * part if a_call < QUICK_S else part
     return done

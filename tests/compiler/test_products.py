@@ -11,6 +11,7 @@ from compiler.frontend import NoProgram
 from compiler.products import ProductKernel
 from kernels import catalog
 from kernels.spec import Spec
+from tests.compiler.folders import check_text, folder_of, made
 from tests.nodes.rewrites.emulate.emulation import emulated
 
 SPEC = """\
@@ -132,3 +133,21 @@ def test_a_sum_that_is_not_finite_is_taken_again(tmp_path):
     reference = reference.replace("x @ w.T *", "(x * 0.0 + 3.4028234e38) @ (w.T * 0.0 + 1e-30) *")
     (tmp_path / "reference.py").write_text(reference)
     right(tmp_path, source(spec, reference))
+
+
+CONVOLUTIONS = {
+    "of planes": ("float16", "n c h w", "o c 3 3", "n o h w", "conv2d(x, k, b, padding=1).relu()"),
+    "in steps of two": ("float32", "n c 2*h", "o c 4", "n o h", "conv1d(x, k, stride=2, padding=1) + b[:, None]"),
+    "turned": ("float32", "n c h", "c o 4", "n o 2*h", "conv_transpose1d(x, k, b, stride=2, padding=1)"),
+}
+
+
+@pytest.mark.parametrize("form", CONVOLUTIONS)
+def test_a_convolution_is_a_product_of_its_windows(form, tmp_path):
+    dtype, x, k, y, value = CONVOLUTIONS[form]
+    reference = f"import torch\n\n\ndef reference(x, k, b):\n    return {{'y': torch.nn.functional.{value}}}\n"
+    sizes = [{"n": 2, "c": 5, "o": 9, "h": 8, "w": 16}, {"n": 1, "c": 6, "o": 3, "h": 3, "w": 5}]
+    tensors = {"x": f"in {x}", "k": f"in {k}", "b": "in o", "y": f"out {y}"}
+    spec = made(sizes, (dtype,), ("cuda",), tensors=tensors)
+    assert isinstance(Meaning(spec, reference).program(dtype, 1).kernels[0], ProductKernel)
+    check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
