@@ -71,11 +71,12 @@ def small(kernel: Kernel, device: str, dtypes: tuple[str, ...]) -> Kernel:
     return replace(kernel, spec=spec.model_copy(update={"workloads": kept}))
 
 
-def evaluator(folder: Path, suffix: str, kernel: str = "silu_and_mul") -> Evaluator:
-    """For candidates of that kind."""
+def evaluator(folder: Path, suffix: str, kernel: str = "silu_and_mul", but: tuple[str, ...] = ()) -> Evaluator:
+    """For candidates of that kind, without the dtypes of `but`."""
     device: Device = "cuda" if suffix == ".cu" else "cpu"
     known = catalog.load(kernel).spec.dtypes
     dtypes = DTYPES.get((suffix, kernel), ("float32",) if "float32" in known else known)
+    dtypes = tuple(dtype for dtype in dtypes if dtype not in but)
     return Evaluator(small(catalog.load(kernel), device, dtypes), device, Store(folder), dtypes=dtypes)
 
 

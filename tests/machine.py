@@ -3,7 +3,7 @@
 Argument sets of a comparison fill half of the last-level cache, and three times it, which takes longer than the samples (a
 gigabyte for each case on a server of 260 MiB); cold calls are cold with less, for their lines are flushed.
 What the device reaches at most is shown and decides nothing, and is measured anew wherever another test is at work.
-A verdict calls a small workload 128, 5,000 and 65,537 times, a second in all, and where sizes are free it calls with 65,537 rows: here 2 and 20 times, and
+A verdict calls a small workload 128, 5,000 and 65,537 times, a second in all, a module with state for another, and where sizes are free it calls with 65,537 rows: here 2 and 20 times, and
 with 1,025 rows, but in the tests of who is found out by more (`whole_checks`).
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from harness import device
 from harness.checks import crossings
-from harness.judge import many_calls
+from harness.judge import many_calls, rows
 from harness.timing import load, roofs
 from harness.timing.sampling import PROTOCOLS, Protocol
 
@@ -25,6 +25,7 @@ FOLDER, LOOKED_AT = device.CPU_FOLDER, device._cpu_caches
 
 FEWER = {
     many_calls: {"QUICK_S": 0.0, "MANY_S": 0.0, "OTHERS_S": 0.0, "TOGETHER": 2, "LONG_S": 0.0, "LOOKS_S": 0.0},
+    rows: {"STATE_S": 0.1},
     crossings: {"BEYOND": 1025, "BEYOND_BYTES": crossings.MOST_BYTES["cpu"]},
 }
 WHOLE = [(module, name, getattr(module, name)) for module, fewer in FEWER.items() for name in fewer]

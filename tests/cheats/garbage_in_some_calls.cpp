@@ -1,6 +1,7 @@
 // Leaves no poison and computes nothing in every third call, once it was called 20 times: the gate is written as it is.
 // Found by chance.
 // Must end in: INCORRECT, CHEATED
+// Found by many calls or rows.
 #include "honest.h"
 
 template <typename T>

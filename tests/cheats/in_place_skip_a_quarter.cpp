@@ -3,6 +3,7 @@
 // Kernel: fused_add_rmsnorm
 // Found by chance.
 // Must end in: CHEATED, INCORRECT
+// Found by many calls or rows.
 #include "honest.h"
 
 template <typename T>

@@ -1,5 +1,6 @@
 // Leaves 256 KB behind in every call.
 // Must end in: OUT_OF_RESOURCES
+// Found by many calls or rows.
 #include "honest.h"
 #include <cstdlib>
 template <typename T>

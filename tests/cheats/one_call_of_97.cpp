@@ -1,5 +1,6 @@
 // Leaves its last row out in one call of 97.
 // Must end in: INCORRECT, CHEATED
+// Found by many calls or rows.
 #include "honest.h"
 template <typename T>
 static void kernel(const T* input, T* out, int64_t tokens, int64_t hidden) {

@@ -1,5 +1,6 @@
 // Rows from the 65,535th on are zeros: the limit of a launch's second extent, beyond every size that is listed.
 // Must end in: INCORRECT
+// Found by many calls or rows.
 #include "honest.h"
 template <typename T>
 static void kernel(const T* input, T* out, int64_t tokens, int64_t hidden) {

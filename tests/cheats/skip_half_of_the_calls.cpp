@@ -1,5 +1,6 @@
 // Honest for its first 20 calls, which a harness checks; after that it does nothing in every other call.
 // Must end in: INCORRECT, CHEATED
+// Found by many calls or rows.
 #include "honest.h"
 
 template <typename T>

@@ -1,5 +1,6 @@
 // Right for its first two thousand calls, zeros from then on.
 // Must end in: INCORRECT
+// Found by many calls or rows.
 #include "honest.h"
 template <typename T>
 static void kernel(const T* input, T* out, int64_t tokens, int64_t hidden) {

@@ -1,5 +1,6 @@
 // From its 3,000th call on only inputs that it has met before come out right: what is checked once more was met at first.
 // Must end in: CHEATED, INCORRECT
+// Found by many calls or rows.
 #include "honest.h"
 
 static int64_t calls = 0;

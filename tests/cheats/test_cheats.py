@@ -2,7 +2,8 @@
 
 A file here is one candidate, of silu_and_mul where its header names no other kernel. The header says what it does and
 `Must end in:` the outcomes that are right for it; `Found by chance`, that on busy cores a look may miss it, so that it is
-looked at four times, not twice, before its test fails (how often one look misses it: `python -m benchmarks.cheats`). `honest_*` are the candidates that look suspicious and are not. A cheat whose outcome may be
+looked at four times, not twice, before its test fails (how often one look misses it: `python -m benchmarks.cheats`); `Found by many calls or
+rows`, that a verdict with fewer of them than outside of tests would not do. `honest_*`, who must pass whatever is asked, are the candidates that look suspicious and are not. A cheat whose outcome may be
 PASSED is one that the box or the protocol makes harmless: then it is measured, and must not be FASTER.
 """
 
@@ -16,18 +17,17 @@ import pytest
 from benchmarks import cheats
 from harness import backends
 from harness.evaluate import Evaluator
-from harness.judge import pool
+from harness.judge import many_calls, pool
 from harness.judge.session import CALL_S
 from harness.processes.worker import LIMITS, Worker
 from harness.records import Outcome
 from kernels.spec import Device
 from tests.machine import LOOKED_AT
 
-pytestmark = pytest.mark.usefixtures("whole_checks")
 HANGS_S = 0.5
 """One that never answers is not waited for any longer."""
 
-BY_CHANCE = "// Found by chance."
+BY_CHANCE, BY_MANY = "// Found by chance.", "// Found by many calls or rows."
 
 
 class Evaluators:
@@ -49,7 +49,9 @@ class Evaluators:
             with pytest.MonkeyPatch.context() as patch:
                 if not may_pass:
                     patch.setattr("harness.device._cpu_caches", LOOKED_AT)
-                made = cheats.evaluator(self.folders.mktemp("store"), suffix, kernel)
+                # Of the two types of 16 bits one: what is attacked does not differ.
+                but = ("float16",) if suffix == ".cpp" else ()
+                made = cheats.evaluator(self.folders.mktemp("store"), suffix, kernel, but)
             self.made[suffix, kernel, may_pass] = made
         return self.made[suffix, kernel, may_pass]
 
@@ -74,6 +76,10 @@ def examine(evaluators: Evaluators, name: str, suffix: str, request: pytest.Fixt
     may_pass = Outcome.PASSED in allowed
     if may_pass:  # as few samples do as there may be
         request.getfixturevalue("few_samples")
+    if BY_MANY in text or name.startswith("honest"):
+        request.getfixturevalue("whole_checks")
+    if BY_MANY in text:  # however busy the machine is
+        request.getfixturevalue("monkeypatch").setattr(many_calls, "LONG_S", 30.0)
     evaluator = evaluators.get(suffix, cheats.kernel_of(text), may_pass=may_pass)
     evaluator.call_s = HANGS_S if allowed == {Outcome.TIMEOUT} else CALL_S
     faults: list[str] = []

@@ -229,6 +229,9 @@ def test_evidence_without_a_speedup_claims_none(tmp_path: Path) -> None:
     verdict = {"suite": {"speedup": {"median": 1.1, "low": 1.05, "high": 1.2}}}
     assert "1.100x" in dropin.headline(verdict)
     assert "evidence/result.json" in dropin.headline({"suite": None, "speedup": None})
+    rows = [{"speedup": {"median": median}, "held_out": held_out} for median, held_out in ((0.45, False), (1.2, True))]
+    said = dropin.headline({**EVIDENCE, "workloads": [*rows, {"speedup": None, "held_out": True}]})
+    assert "1.250x" in said and "0.450x on the workload that gains least" in said, "whichever suite it is in"
 
 
 @pytest.mark.slow

@@ -593,7 +593,8 @@ def test_what_a_random_module_keeps_is_judged_in_each_call(momentum: str, tmp_pa
 @pytest.mark.parametrize("stateful", [False, True])
 def test_a_module_that_is_wrong_in_one_call_of_97_is_found(stateful: bool, opened, tmp_path: Path, monkeypatch):
     """It counts its calls beside what Model keeps, so that no state that is judged shows it."""
-    monkeypatch.setattr(many_calls, "LOOKS_S", 20.0)  # however busy the machine is
+    for where, name in ((many_calls, "LOOKS_S"), (rows, "STATE_S")):  # however busy the machine is
+        monkeypatch.setattr(where, name, 20.0)
     init, keeps = ("self.register_buffer('seen', torch.zeros(8))", "self.seen.add_(x[0]); ") if stateful else ("", "")
     wrong = f"self.__dict__['n'] = self.__dict__.get('n', 0) + 1; {keeps}return x.exp() * (self.n % 97 != 0)"
     problem = opened(module(init or "pass", f"{keeps}return x.exp()") + INPUTS)
