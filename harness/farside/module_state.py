@@ -258,6 +258,8 @@ class ModuleState:
         self.entries, self.model = entries, model
         self.groups, self.places = place_entries(entries)
         self.holders = [self._holder(entry) for entry in entries]
+        self.constructed: list[Any] = []
+        """Tensors of the state as the module has them now."""
         self.own: list[list[Any]] = [
             self._own(entry, holder) for entry, holder in zip(entries, self.holders, strict=True)
         ]
@@ -297,6 +299,7 @@ class ModuleState:
         for at, (shape, dtype) in enumerate(entry["leaves"]):
             one = leaves[at] if same else None
             if isinstance(one, self.torch.Tensor) and list(one.shape) == shape:
+                self.constructed.append(one)
                 found.append(self.torch.empty_like(one) if entry.get("apart") else one)
             elif dtype in ("int", "float") or (isinstance(one, (bool, int, float)) and not shape):
                 found.append(float if dtype == "float" else int if one is None else type(one))
@@ -363,7 +366,7 @@ class ModuleState:
         for buffer in buffers:
             buffer.zero_()
         to, of = [], []
-        constructed = {id(one) for own in self.own for one in own}
+        constructed = {id(one) for own in (self.constructed, *self.own) for one in own}
         for entry, holder, there in zip(self.entries, self.holders, views, strict=True):
             value = self._value(holder, entry["name"])
             leaves: list[Any] = []

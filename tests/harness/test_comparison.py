@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.judge import comparisons
 from harness.records import Comparison, Interval
 from harness.timing import comparison
-from harness.timing.comparison import compare, geometric_mean, median_interval
+from harness.timing.comparison import MARGIN, compare, geometric_mean, median_interval
+from harness.timing.interleaved import ComparisonTimes
 
 
 @pytest.mark.parametrize(
@@ -98,3 +102,27 @@ def test_a_weighted_interval_is_as_wide_as_what_weighs_most() -> None:
         comparison.weigh([noisy, [1.2] * 40], [1.0, 99.0]),
     )
     assert wide.high - wide.low > 10 * (narrow.high - narrow.low)
+
+
+def series(ratio: float, samples: int = 24) -> ComparisonTimes:
+    """Of one pair of processes: the candidate as much faster, samples a thousandth apart."""
+    ratios = [ratio * (1 + at / 1000) for at in range(-samples // 2, samples // 2)]
+    own = {"candidate": ratios}
+    return ComparisonTimes({"candidate": 1.0}, own, {"candidate": []}, samples, {"candidate": True}, own, seconds=0.5)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_case_goes_on_that_one_unlucky_process_kept_from_faster(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[int]()
+
+    def again(_session: object, _request: object, _case: object, blocks: tuple[int, int]) -> ComparisonTimes:
+        asked.append(blocks[0])
+        return series(1.08, blocks[0])
+
+    monkeypatch.setattr(comparisons, "_fairly", again)
+    monkeypatch.setattr(comparisons, "_anew", lambda *_: None)
+    session, request = SimpleNamespace(device=device), SimpleNamespace(itself=False, mine="candidate")
+    results = [series(1.08).join(series(1.01)), series(1.0)]
+    comparisons._go_on(session, request, [None, None], results, [24, 24])  # type: ignore[arg-type, list-item]
+    found = [str(compare(one.speedup("candidate"), MARGIN[device])) for one in results]
+    assert found == ["FASTER", "SAME"] and asked, found

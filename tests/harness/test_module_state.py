@@ -209,6 +209,20 @@ def test_another_instance_with_the_state_of_a_first_one_has_its_own_weights(make
             assert second.seen.data_ptr() == second.weight.data_ptr()
 
 
+@pytest.mark.parametrize("make", [Normed, lambda: torch.nn.utils.spectral_norm(nn.Linear(8, 6))])
+def test_what_model_to_leaves_on_the_host_is_read_there(make):
+    """On a GPU spectral_norm's weight is on the host until the first call makes it: Model's own text was INCORRECT by that."""
+    x = torch.randn(2, 4, 8)
+    entries = Trial(make(), {"l": [{"t": 0}]}, lambda: seeded(make)).state([x[0]], [x[1]])
+    assert any(entry.get("apart") for entry in entries)
+    state = module_state.ModuleState(entries, make(), "cpu", ValueError)
+    elsewhere = [
+        torch.zeros((rows, module_state.ROW), dtype=getattr(torch, dtype), device="meta")
+        for dtype, rows in state.groups
+    ]
+    state.read(state.prepare(elsewhere), elsewhere)
+
+
 def test_a_shape_that_follows_from_values_is_said():
     class Unique(nn.Module):
         def forward(self, x):
