@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.codegen.text import BITS, Text, Window, _factor, sought_of
+from compiler.codegen.text import BITS, Text, Window, _factor
+from compiler.codegen.windows import sought_of
 from compiler.draft.expressions import Expr, loads_of
 from compiler.draft.partition import ROW
 from compiler.draft.printing import Scope, Statements, _bare

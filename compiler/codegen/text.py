@@ -36,14 +36,6 @@ def element_type(dtype: torch.dtype) -> str:
     return STORED.get(dtype) or HALVES[dtype]
 
 
-def sought_of(expr: Expr) -> tuple[Expr, ...]:
-    """What a search by halving looks for, where that is loaded: it is found once, in front of the loop."""
-    if expr.op != "halved" or expr.args[2].op not in ("le", "lt"):
-        return ()
-    sought = expr.args[2].args[1]
-    return (sought,) if loads_of([sought]) else ()
-
-
 class Text:
     """Names and expressions of one kernel; of C++ see cpu.py."""
 
@@ -51,6 +43,7 @@ class Text:
     """What stands before a loop over lanes."""
     brief = False
     """Whether exp may be the device's approximate one although results are floats."""
+    by_parts = False  # whether a division by what does not change is its reciprocal, and what that leaves
     bound = "const auto"  # what a loaded pack is bound to
     guards = True  # whether packs are loaded together where a condition of the pack says that they are needed
 
@@ -150,11 +143,13 @@ class Text:
         return index if self.lines is None else windows.by_lines(index, self.kernel.pack, self.lines)
 
     def _made(self, op: str, args: list, type: str) -> Expr:
-        """The operation; where numbers may be approximate, a division by what does not change is done once, as a reciprocal."""
+        """The operation; a division by what does not change is done once, as a reciprocal, where numbers may be approximate or it is made good."""
         if op in ("lt", "ge") and (told := self._of_packs(args)) is not None:
             args = told
-        if op == "div" and self.fast and type == "float" and self.level(args[1]) < self.level(args[0]):
-            return make("mul", args[0], make("div", constant(1, type), args[1], type=type), type=type)
+        once = op == "div" and type == "float" and self.level(args[1]) < self.level(args[0])
+        if once and (self.fast or self.by_parts):
+            by = make("div", constant(1, type), args[1], type=type)
+            return make("mul", args[0], by, type=type) if self.fast else make("divided", *args, by, type=type)
         return make(op, *args, type=type)
 
     def _of_packs(self, args: list[Expr]) -> list[Expr] | None:
@@ -287,7 +282,7 @@ class Text:
                 continue
             seen[id(expr)] = expr
             apart = expr.op in ("repeated", "halved") or (expr.op == "masked" and self.holding(expr.args[0]) is None)
-            arguments = (*expr.args[:1], *sought_of(expr)) if apart else expr.args
+            arguments = (*expr.args[:1], *windows.sought_of(expr)) if apart else expr.args
             if expr.op == "load_at" and self.load_window(expr):
                 continue
             stack.extend(arg for arg in reversed(arguments) if isinstance(arg, Expr))
@@ -482,6 +477,8 @@ class Text:
     def operation(self, expr: Expr, parts: list[str]) -> str | None:
         """The operation where the device has a better text than C's."""
         op, type = expr.op, expr.type
+        if op == "divided":
+            return f"divided({', '.join(map(_bare, parts))})"
         if op == "rsqrt" and type == "float":
             return f"rsqrtf({_bare(parts[0])})"
         if op == "exp" and type == "float" and (self.fast or self.brief):

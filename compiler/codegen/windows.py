@@ -94,6 +94,14 @@ def by_lines(index: Index, pack: Index, lines: tuple[Index, Index, Index]) -> In
     return sympy.expand(index.xreplace(parts).xreplace({pack: line * length + at}))
 
 
+def sought_of(expr: Expr) -> tuple[Expr, ...]:
+    """What a search by halving looks for, where that is loaded: it is found once, in front of the loop."""
+    if expr.op != "halved" or expr.args[2].op not in ("le", "lt"):
+        return ()
+    sought = expr.args[2].args[1]
+    return (sought,) if loads_of([sought]) else ()
+
+
 def apart(place: Index, lane: Index) -> tuple[Index, int]:
     """(what is left of the place, the number in it) without the lane."""
     shift, rest = sympy.expand(place - lane).as_coeff_Add()

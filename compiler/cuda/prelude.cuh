@@ -60,6 +60,13 @@ __device__ __forceinline__ T floor_remainder(T a, T b) { return a - floor_quotie
 #endif
 }
 
+// a / b by b's reciprocal, which is found once for many numbers: what that leaves is added, so it is rounded as a division is (below 1e-25
+// its last bit may differ). What is not finite so is divided.
+[[maybe_unused]] __device__ __forceinline__ float divided(float a, float b, float reciprocal) {
+    const float near = a * reciprocal, quotient = fmaf(fmaf(-b, near, a), reciprocal, near);
+    return fabsf(quotient) < INFINITY ? quotient : a / b;
+}
+
 // A size that places are divided by: the host finds the multiplier once, the device multiplies and shifts. What is divided is not negative.
 struct Divisor {
     int by, shift = 0;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import random
 
 import pytest
@@ -14,6 +15,7 @@ CALLS = """
 #define WITHOUT_CLUSTERS
 #define WITHOUT_FP8
 #define TRIGGER_WHEN 1
+#include <string.h>
 {prelude}
 extern "C" int quotient(int value, int64_t by) {{ return value / Divisor(by); }}
 extern "C" int remainder_of(int value, int64_t by) {{ return value % Divisor(by); }}
@@ -28,6 +30,14 @@ extern "C" void shifted_8(const int8_t* from, const int8_t* begin, int64_t count
 extern "C" void shifted_32(const int32_t* from, const int32_t* begin, int64_t count, int32_t* made) {{
     const auto pack = load_shifted<8>(from, begin, count);
     for (int lane = 0; lane < 8; ++lane) {{ made[lane] = pack.at[lane]; }}
+}}
+extern "C" int differ(int count, const float* a, const float* b) {{
+    int found = 0;
+    for (int at = 0; at < count; ++at) {{
+        const float quotient = a[at] / b[at], ours = divided(a[at], b[at], 1.0f / b[at]);
+        found += memcmp(&quotient, &ours, 4) != 0 && !(quotient != quotient && ours != ours);
+    }}
+    return found;
 }}
 """
 
@@ -47,6 +57,14 @@ def test_a_divisor_divides_as_division_does(calls):
         for value in values:
             found = (calls.quotient(value, ctypes.c_int64(size)), calls.remainder_of(value, ctypes.c_int64(size)))
             assert found == divmod(value, size), (value, size)
+
+
+def test_a_quotient_by_a_reciprocal_has_a_division_s_bits(calls):
+    draw = random.Random(1)
+    edges = [(1e30, 3e-39), (0.0, 0.0), (1.0, 0.0), (0.0, math.inf), (math.inf, 2.0), (math.nan, 2.0), (1e-40, 1e-39)]
+    pairs = [(math.ldexp(draw.uniform(-1, 1), draw.randrange(-30, 30)), math.ldexp(draw.uniform(0.5, 1), draw.randrange(-30, 30))) for _ in range(100000)]  # fmt: skip
+    a, b = ((ctypes.c_float * (len(edges) + len(pairs)))(*side) for side in zip(*edges, *pairs, strict=True))
+    assert calls.differ(len(a), a, b) == 0
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
