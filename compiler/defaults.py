@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from compiler.codegen import columns, ragged
 from compiler.codegen.kernels import widest_read
 from compiler.codegen.row_tiles import longest_row
-from compiler.codegen.text import MOST_STAGED
-from compiler.draft.expressions import Expr, loads_of, symbols_of, walk
+from compiler.draft.expressions import loads_of, walk
 from compiler.draft.partition import FLAT, ROW
 from compiler.frontend import NoProgram
+from compiler.lookups import GATHER_THREADS, gathers, lookups_of, seeks
 from compiler.phases import PhasesKernel
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram, PackedKernel
@@ -94,7 +94,7 @@ def _versions(
 ) -> Iterator[ScheduleVersion]:
     vector = max(1, choice.bytes // DTYPE_BYTES[dtype])
     alone = programs(dtype, 1).kernels
-    if all(isinstance(kernel, ProductKernel | StepsKernel) for kernel in alone) or any(map(_seeks, alone)):
+    if all(isinstance(kernel, ProductKernel | StepsKernel) for kernel in alone) or any(map(seeks, alone)):
         vector = 1  # what lies side by side a product finds out itself
     widest = max(
         (widest_read(programs(dtype, vector), kernel) for kernel in programs(dtype, vector).kernels), default=0
@@ -167,25 +167,10 @@ def _turns(program: KernelProgram, kernel: PackedKernel, workloads: list[Workloa
     )
 
 
-def _sought(kernel: PackedKernel) -> list[Expr]:
-    """Places at which a row's elements read, each its own, in what is no small table; of packs of one element."""
-    loads = [
-        load for load in loads_of(kernel.roots) if load.op == "load_at" and kernel.pack in symbols_of(load.args[3])
-    ]
-    small = lambda count: count.is_Integer and count <= MOST_STAGED  # noqa: E731
-    return [load.args[3] for load in loads if kernel.layout == ROW and not small(load.args[0].elements)]
-
-
-def _seeks(kernel: PackedKernel) -> bool:
-    """Whether such a place is computed of where the element stands, as that of a bias by distance. Neighbours read lines that lie close
-    by, and a multiprocessor looks up one line a cycle: threads should take neighbours, not packs."""
-    return any(not loads_of([place]) for place in _sought(kernel))
-
-
 def _ragged(program: KernelProgram, vector: int) -> frozenset[int]:
     """Kernels of a program of packs of one element whose threads take `vector` elements together; of rows all or none, and none that seek:
     49 elements with a bias each by a table were 6 packs and an edge, 8 lookups a thread one behind the other, 0.36x of torch.compile (H200)."""
-    found = {n for n, k in enumerate(program.kernels) if not _sought(k) and ragged.takes(program, k, vector)}
+    found = {n for n, k in enumerate(program.kernels) if not lookups_of(k) and ragged.takes(program, k, vector)}
     rows = {at for at, kernel in enumerate(program.kernels) if kernel.layout == ROW}
     return frozenset(found if rows <= found else found - rows)
 
@@ -334,6 +319,8 @@ def _plan(
         length = int(kernel.length)
         longest = _next_power(length // (ragged or kernel.width))
     by, width = bool(ragged), ragged or width
+    if gathers(kernel) and choice.threads == ScheduleDefaults().threads:
+        choice = choice.model_copy(update={"threads": GATHER_THREADS})
     team = _team(width, longest, choice, most_rows is not None, by) if longest is not None else None
     if team is not None and team.team:
         return KernelPlan(members=members, pdl=pdl, sketch=team)
@@ -477,7 +464,7 @@ def open_numbers(
         fitting = (along for along in (64, 32, 128) if all(_holds(turned, along) for turned in tiled))
         numbers["ALONG"], numbers["THREADS"] = tuple(fitting), (128, 256, 512)
     if _row_kernels(program):
-        numbers["THREADS"] = (128, 256, 512)
+        numbers["THREADS"] = (256, 128, 512) if any(map(gathers, _row_kernels(program))) else (128, 256, 512)
     tall = [kernel for kernel in program.kernels if _is_columns(kernel)]
     if tall:
         unroll = min(_unroll(kernel, 8) for kernel in tall)

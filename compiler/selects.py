@@ -23,6 +23,7 @@ from compiler.draft.expressions import (
     loads_of,
     make,
     symbols_of,
+    walk,
     where,
 )
 from compiler.draft.index import flatten, product, unflatten
@@ -291,7 +292,9 @@ def planes_of(program: Program, value: Value) -> tuple[Piece, ...]:
     """The parts along an axis of a few elements that lie between each other in what is read, or in what is written but not in what is read,
     each by itself: one thread then has them all, and what it moves lies together. None of any other value."""
     shape, last = value.shape, len(value.shape) - 1
-    if (value.buffer is not None and value.is_whole) or last < 1 or value.pieces:
+    if value.buffer is not None and value.is_whole:
+        return components_of(program, value)
+    if last < 1 or value.pieces:
         return ()
     few = [axis for axis, size in enumerate(shape) if size.is_Integer and 1 < size <= MOST_PLANES]
     at = [program.ranges.named(f"read{axis}", size) for axis, size in enumerate(shape)]
@@ -308,6 +311,47 @@ def planes_of(program: Program, value: Value) -> tuple[Piece, ...]:
 
     axis = next((axis for axis in few if apart(axis)), None)
     return () if axis is None else tuple(_plane(program, value, axis, number) for number in range(int(shape[axis])))
+
+
+def components_of(program: Program, value: Value) -> tuple[Piece, ...]:
+    """A sum of vectors of a few elements over pairs of what is kept and what is summed, a sum to each element: most of what is summed is the same for
+    all of them, as a pair's distance is, and a thread then computes it once. None of a sum of what lies in memory for each pair."""
+    made = value.buffer.written_by if value.buffer is not None else None
+    if (
+        not isinstance(made, Definition)
+        or made.kind not in JOINED
+        or len(made.outs) > 1
+        or len(made.reduced) != 1
+        or len(made.ranges) < 3
+    ):
+        return ()
+    (folded,), last = made.reduced, len(made.ranges) - 1
+    count = made.ranges[last]
+    if folded == last or not (count.is_Integer and 1 < count <= MOST_PLANES):
+        return ()
+    at = [program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(made.ranges)]
+    step, element, rows = at[folded], at[last], {one for axis, one in enumerate(at) if axis not in (folded, last)}
+    told = [
+        (step in found, bool(rows & found), element in found, expr.op)
+        for expr in walk([made.element(at)])
+        for found in [symbols_of(expr)]
+    ]
+    in_memory = any(by_step and by_row for by_step, by_row, _, op in told if op in ("load", "load_at"))
+    shared = sum(by_step and by_row and not by_element for by_step, by_row, by_element, _ in told)
+    if in_memory or shared < sum(by_element for _, _, by_element, _ in told):
+        return ()
+    kept = [size for axis, size in enumerate(made.ranges) if axis not in (folded, last)]
+
+    def plane(number: int) -> Piece:
+        def of(position):
+            where = [*position[1:], sympy.Integer(number)]
+            return made.element([*where[:folded], position[0], *where[folded:]])
+
+        whole = program.formula([made.ranges[folded], *kept], value.dtype, of, made.origin)
+        (sums,) = program.fold(made.kind, whole, [0], [value.dtype])
+        return Piece(sums, lambda position: flatten([*position, sympy.Integer(number)], value.shape))
+
+    return tuple(plane(number) for number in range(int(count)))
 
 
 def _plane(program: Program, value: Value, axis: int, number: int) -> Piece:

@@ -55,6 +55,8 @@ class KernelFunction:
     """Of streams: bytes of a block for what is on its way."""
     ring_of_tiles: int = 0
     """The same where tensor cores multiply; 0: they never do."""
+    staged: bool = False
+    """Whether a block begins with a table in shared memory."""
     online: int = 0
     """Of rows: whether one pass over memory makes several stages' reductions (1), and nothing is left to do for an element (2)."""
 
@@ -373,7 +375,9 @@ def finish_function(
     template, kind = head
     lines = [*before, template, f"{kind} {name}({given}) {{", *top.lines[:mark], *begin, *top.lines[mark:], "}", ""]
     packed = _packed(text, roots, stores)
-    return KernelFunction(name, "\n".join(lines), tuple(parameters), tuple(arguments), packed, text.kernel, **said)
+    return KernelFunction(
+        name, "\n".join(lines), tuple(parameters), tuple(arguments), packed, text.kernel, staged=bool(begin), **said
+    )
 
 
 def _typed(text: Text, member: Member) -> str:

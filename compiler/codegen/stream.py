@@ -470,6 +470,6 @@ def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bo
         launched = f"launch_with_shared<{str(clusters).lower()}>({call}, grid_blocks, {split}, 256, stream_plan.bytes, stream, {given});"
         condition = f"stream_plan.group == {size} && stream_plan.split {'==' if parts else '>'} 1"
         head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
-        room = f"static const int room = cudaFuncSetAttribute({call}, cudaFuncAttributeMaxDynamicSharedMemorySize, kStreamBytes);"
+        room = f"static const int room = ask_for_shared({call});"
         lines += [head if len(arms) > 1 else "{", f"    {room}", "    static_cast<void>(room);", f"    {launched}"]
     return [*lines, "}"]

@@ -364,7 +364,7 @@ inline int64_t most_of(std::initializer_list<int64_t> counts) {
 }
 
 // Units from which on blocks are narrow: one loads while another one on its multiprocessor waits at a barrier.
-constexpr int64_t kManyUnits = 528;
+constexpr int64_t kManyUnits = 512;
 
 // A block to a unit; where a unit's memory is more than a block has, blocks as many as are there at once have memory of the stream's.
 template <typename... Parameters, typename... Arguments>

@@ -64,6 +64,13 @@ __device__ __forceinline__ T* of_block(T* mine, int other) {
 }
 
 constexpr int kStreamBytes = 220 << 10, kStreamShare = 110 << 10;  // of a block, and where two share a multiprocessor
+// As much of a multiprocessor's memory is shared as can be, so that as many blocks as have room are there.
+template <typename Kernel>
+int ask_for_shared(Kernel kernel) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kStreamBytes);
+}
+
 // Between the scores of a query and those of the next one: so lanes of eight queries and of four keys find them in banks of their own.
 constexpr int kStreamGap = 4;
 
@@ -83,7 +90,7 @@ inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int mo
     while (true) {
         const int64_t blocks = units * ((group + plan.group - 1) / plan.group);
         const auto span = [&] { return (keys + plan.split * 32 - 1) / (plan.split * 32) * 32; };
-        const auto bytes = [&] { return plan.group * ((span() > 8 * columns ? span() : 8 * columns) + kStreamGap) * 4 + (tiles && plan.group >= 4 ? tiles : ring); };
+        const auto bytes = [&] { return plan.group * ((span() > 8 * columns ? span() : 8 * columns) + kStreamGap) * 4 + (tiles > 0 && plan.group == 8 ? tiles : ring); };
         plan.split = 1;
         while (clusters && plan.split < 8 && keys > plan.split * 64 &&
                (blocks * plan.split < 2 * machine.count || bytes() > kStreamShare)) {

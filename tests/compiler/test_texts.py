@@ -187,6 +187,22 @@ def test_what_a_row_reads_of_a_state_and_replaces_is_read_before(device, tmp_pat
     check_text(folder_of(tmp_path, spec, STATE), text, tmp_path, device)
 
 
+def test_many_blocks_that_begin_with_a_table_are_fewer_of_more_packs(tmp_path):
+    reference = """import torch
+
+
+def reference(codes):
+    levels = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+    return {"y": levels[(codes & 15).long()] * 2}
+"""
+    tensors = {"codes": "in rows cols uint8 integers:0:255", "y": "out rows cols"}
+    spec = made([{"rows": 70, "cols": 264}, {"rows": 3, "cols": 5}], ("float16",), ("cuda",), tensors=tensors)
+    text = source(spec, reference)
+    assert text.count(">= 16384) {") >= 1 and "EACH * 4>" in text
+    text = text.replace("< 264) {", "< 0) {").replace(">= 16384) {", ">= 0) {")
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
+
+
 @pytest.mark.parametrize("steps", [16, 12])
 def test_a_state_that_is_summed_and_replaced_is_loaded_some_steps_ahead(steps, tmp_path):
     """Twelve steps are no whole batches of eight."""

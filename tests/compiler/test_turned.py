@@ -186,3 +186,28 @@ def reference(x, w):
     text = source(spec, reference)
     assert "load_pack<2>(x" in text and "c % 2 == 0" in text
     check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
+
+
+PAIRS = {
+    "forces": ("(m[None, :, None] * d * (1 / (d.square().sum(-1) + 0.01).sqrt())[..., None]).sum(1)", True),
+    "the furthest, weighed": ("(d * torch.exp(-d.square().sum(-1))[..., None]).amax(1)", True),
+    "nothing in common": ("(d * m[None, :, None]).sum(1)", False),
+}
+
+
+@pytest.mark.parametrize("form", PAIRS)
+def test_what_a_vectors_elements_have_in_common_is_computed_once_for_each_pair(form, tmp_path):
+    value, together = PAIRS[form]
+    spec = made(
+        [{"n": 64}, {"n": 21}], ("float32",), ("cuda",), timed=1, tensors={"p": "in n 3", "m": "in n", "f": "out n 3"}
+    )
+    reference = f"""import torch
+
+
+def reference(p, m):
+    d = p[None] - p[:, None]
+    return {{"f": {value}}}
+"""
+    text = source(spec, reference)
+    assert ("Pack<float, 12> f_out_pack;" in text) == together
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path)

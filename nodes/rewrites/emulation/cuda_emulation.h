@@ -348,6 +348,7 @@ inline void cudaTriggerProgrammaticLaunchCompletion() {}
 enum {
   cudaLaunchAttributeProgrammaticStreamSerialization = 1,
   cudaFuncAttributeMaxDynamicSharedMemorySize = 2,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 3,
   cudaLaunchAttributeClusterDimension = 4,
   cudaLaunchAttributeCooperative = 5,
 };
