@@ -31,7 +31,7 @@ from .module import (
     structure_text,
 )
 from .names import RESERVED, in_c
-from .numerics import Numerics, exact_nodes, read_by_convolutions
+from .numerics import Numerics, exact_nodes, nodes_that_decide, read_by_convolutions
 from .partition import PLANES, TILE, Kernel, Partition, kernel_name, libraries_of, reads_before, reads_of
 from .sources import Native, natives, source
 from .split import split_folds
@@ -69,7 +69,7 @@ def _drafted(problem: str, device: str, exported: Exported, dtype: str | None, n
     rules = cells_as_layers(graph)
     rules += own_layers(graph, rounds=rounds) if device == "cuda" else []
     rules += followed(problem, exported, getattr(torch, dtype) if dtype else None)
-    exact = exact_nodes(graph) if rounds else set()
+    exact = (exact_nodes(graph) if rounds else set()) | nodes_that_decide(graph)
     try:
         return _Draft(problem, device, exported, rules, numerics, exact).result()
     except NothingOwn:
@@ -101,7 +101,7 @@ class _Draft:
         self.program.device, self.program.own_products, self.rules = device, own_products, rules
         self.program.numerics, self.program.exact = numerics, exact
         if device == "cuda" and numerics == "eager":
-            self.program.rounded = read_by_convolutions(exported.graph.graph)
+            self.program.rounded = read_by_convolutions(exported.graph.graph) | exact
         self.program.reserve([*exported.arguments, *(in_c(name) for name in exported.arguments), *RESERVED])
         self.values: dict[torch.fx.Node, Value] = {}
         self.opened: list[str] = []

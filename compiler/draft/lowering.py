@@ -237,7 +237,12 @@ def _lowered(low: Lowering, name: str, arguments, keywords) -> Any:
     if any(dtype not in COMPUTED or dtype in low.program.foreign for dtype in _dtypes((arguments, keywords, low.meta))):
         return library.call_of(low, name, arguments, keywords)  # complex numbers, bytes of eight bits
     found = LOWERINGS.get(name)
-    if low.is_exact and found and not is_safe(name, found) and name not in SAME_IN_LIBRARY:
+    if (
+        low.is_exact
+        and found
+        and not is_safe(name, found, low.meta, low.program.device)
+        and name not in SAME_IN_LIBRARY
+    ):
         found = None
     result = found(low, *arguments, **keywords) if found else None
     if result is None and has_hidden_sizes(low.meta):  # of which our products would have to know whether they are zero

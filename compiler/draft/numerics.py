@@ -11,6 +11,9 @@ RCAN's group was off by 2.5e-4 (H200), since one unit of it moves a whole channe
 Element by element, too, eager's kernels round where one kernel of ours would not (ATen's CUDA sources): each operator rounds its product before another
 adds to it, where nvcc makes one multiply-add of both; a division by a number is a product with its reciprocal; SiLU is a division by 1 + exp(-x); rsqrt
 is the device's. What a convolution reads is computed in that way (`is_rounded`). GhostNet's block, which divides by six in front of one, was off by 6e-4.
+
+On any device one unit may decide how many elements a mask holds (`nodes_that_decide`): shares that are made to sum to a whole number and are compared
+with it, as Paraformer's integrate and fire has them.
 """
 
 from __future__ import annotations
@@ -24,6 +27,24 @@ Numerics = Literal["eager", "fp32"]
 CONVOLUTIONS = tuple(f"aten.conv{form}{rank}d." for rank in (1, 2, 3) for form in ("", "_transpose"))
 SAFE = ("lower_pointwise", "lower_views")
 """Whose operators have one result: each of their elements takes no sum."""
+RANKS = ("aten.topk", "aten.sort", "aten.argsort", "aten.arg")
+SELECTING = (
+    "where",
+    "relu",
+    "clamp",
+    "maximum",
+    "minimum",
+    "neg",
+    "abs",
+    "masked_fill",
+    "clone",
+    "full",
+    "zeros",
+    "ones",
+    "copy",
+    "_to_copy",
+    "scatter",
+)
 MEANS = ("aten.adaptive_avg_pool", "aten.mean")
 EXTREMES = ("aten.max", "aten.min", "aten.amax", "aten.amin", "aten.arg", "aten.adaptive_max", "aten.any", "aten.all")
 """Those have one, too, in whatever order."""
@@ -74,10 +95,31 @@ def exact_nodes(graph: fx.Graph) -> set[fx.Node]:
     }
 
 
+def nodes_that_decide(graph: fx.Graph) -> set[fx.Node]:
+    """Calls before an operator that asks their values how many elements there are. What is ranked is none: places are whole numbers."""
+    read: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        asks = any(user in read or _counts(user) for user in node.users)
+        if asks and node.op == "call_function" and not str(node.target).startswith(RANKS):
+            read.add(node)
+    return read
+
+
+def _counts(node: fx.Node) -> bool:
+    """Whether how much it returns, or what it says of how much there is, depends on its operands."""
+    return bool(node.meta.get("unbacked_bindings")) and isinstance(node.meta.get("val"), (torch.Tensor, torch.SymInt))
+
+
 def _normalises(node: fx.Node) -> bool:
     return "norm" in str(node.target).split(".")[1] if str(node.target).startswith("aten.") else False
 
 
-def is_safe(name: str, lowering) -> bool:
-    """Whether a kernel of ours gives the same bits as eager's operator."""
-    return lowering.__module__.rpartition(".")[2] in SAFE or name.startswith(EXTREMES)
+def is_safe(name: str, lowering, meta: object, device: str) -> bool:
+    """Whether a kernel of ours gives the same bits as eager's operator: on a CPU, whose functions are vectorised and whose compiler joins products and
+    sums, what computes no float."""
+    if name.startswith(EXTREMES):
+        return True
+    kind = lowering.__module__.rpartition(".")[2]
+    if device == "cpu" and kind == "lower_pointwise" and isinstance(meta, torch.Tensor) and meta.is_floating_point():
+        return name.split(".")[1] in SELECTING
+    return kind in SAFE

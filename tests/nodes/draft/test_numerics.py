@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from compiler import draft
-from tests.nodes.draft.direct import native_source, problem
+from tests.nodes.draft.direct import Pair, native_source, problem
 from tests.nodes.draft.test_recurrences import emulated
 
 IMAGES = "[torch.rand(3, 16, 12, 12)]"
@@ -104,3 +104,17 @@ def test_what_a_convolution_reads_is_rounded_element_by_element_as_eager_does(tm
         ).stdout
         chain = next(kernel for kernel in ptx.split(".entry") if "rsqrt" in kernel)
         assert "mul.rn.f32" in chain
+
+
+def test_what_decides_how_many_there_are_has_eagers_bits(tmp_path):
+    """Shares that sum to four: whether the last reaches it, one unit decides."""
+    text = problem(
+        "p = x.sigmoid()\np = p / p.sum(1, keepdim=True) * 4\nat = p.cumsum(1)\nreturn (x.exp() + 1)[at >= 4.0], at",
+        "[torch.randn(64, 37)]",
+    )
+    pair = Pair(text, tmp_path)
+    for seed in range(3):
+        x = pair.inputs(seed)[0]
+        (ours, at), (theirs, reached) = pair.candidate.ModelNew()(x), pair.reference.Model()(x)
+        assert torch.equal(at, reached)
+        torch.testing.assert_close(ours, theirs)
