@@ -56,7 +56,7 @@ def noticed() -> Iterator[None]:
     ) -> None:
         if enabled:
             raise Casts
-        init(self, device_type, dtype, enabled, cache_enabled)
+        init(self, "cpu" if device_type == "meta" else device_type, dtype, enabled, cache_enabled)
 
     with patch.object(torch.autocast, "__init__", made):
         yield

@@ -100,6 +100,7 @@ class _Draft:
         self.program.foreign.add(torch.float8_e4m3fn)
         self.program.device, self.program.own_products, self.rules = device, own_products, rules
         self.program.numerics, self.program.exact = numerics, exact
+        self.program.draws = exported.draws
         if device == "cuda" and numerics == "eager":
             self.program.rounded = read_by_convolutions(exported.graph.graph) | exact
         self.program.reserve([*exported.arguments, *(in_c(name) for name in exported.arguments), *RESERVED])
@@ -169,6 +170,7 @@ class _Draft:
             *self.head,
             *self._other_sizes(),
             *self.made_contiguous,
+            *(["state = random_state(device)"] if "random_state" in self.program.helpers else []),
         ]
         lines = [*before, *forward.lines, *self.tail, f"return {text}"]
         products = [kernel.members[0].definition for kernel in kernels if kernel.layout in (TILE, PLANES)]

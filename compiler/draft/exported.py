@@ -22,6 +22,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from . import stays
@@ -78,6 +79,8 @@ class Exported:
     """Choices in attributes that the first call has settled, of which the graph is what later ones do."""
     changed: set[str]
     """Parameters and buffers that forward may change on another way than the graph's."""
+    draws: bool
+    """Whether forward draws numbers and asks a tensor for a choice."""
 
 
 def load(text: str) -> types.ModuleType:
@@ -285,7 +288,7 @@ def _export(
                 return Exported(
                     traced.program, model, leaves, taken.rest(inputs) + _holders(inputs, names), ast.unparse(taken.arguments), taken.names,
                     taken.left_out(len(inputs)), taken.call, floats, constants, attributes,
-                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left, settled, traced.changed,
+                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left, settled, traced.changed, traced.draws,
                 )  # fmt: skip
     first = str(failure).strip().splitlines() or [type(failure).__name__]
     raise NotFollowed(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}") from failure
@@ -362,10 +365,30 @@ def _with_data(
     return trace(model, spec, inputs, fixed, answers, counts)
 
 
+class _Made(TorchFunctionMode):
+    """Whether tensors are made that may be drawn, and on no device that is said."""
+
+    MAKERS = (
+        torch.rand,
+        torch.randn,
+        torch.randint,
+        torch.randperm,
+        torch.normal,
+        torch.empty,
+        torch.zeros,
+        torch.ones,
+    )
+    anywhere = False
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        of_tensors = any(isinstance(one, torch.Tensor) for one in args)
+        self.anywhere |= function in self.MAKERS and not of_tensors and (kwargs or {}).get("device") is None
+        return function(*args, **(kwargs or {}))
+
+
 def _answers(module: types.ModuleType, inputs: list[Any]) -> Answers | None:
     """What the module's code is told where it asks a tensor for a choice or a number, with inputs as shipped: in its second call, since the
-    first may set it up. None where these are large, or where it draws: what it would draw again, where the choice is another one, would
-    not be what it has drawn."""
+    first may set it up. None where these are large, or where it draws on the CPU wherever its inputs are: a draft draws beside them."""
     sizes = [a.numel() for a in pytree.tree_leaves(inputs) if isinstance(a, torch.Tensor)]
     found = Answers()
     ask, take, read = torch.Tensor.__bool__, torch.Tensor.item, torch.Tensor.tolist
@@ -389,20 +412,23 @@ def _answers(module: types.ModuleType, inputs: list[Any]) -> Answers | None:
         return None
     model, draws = _built(module), False
     weights = {name: value.clone() for name, value in [*model.named_parameters(), *model.named_buffers()]}
+    made = _Made()
     with (
-        torch.no_grad(), contextlib.suppress(Exception),
+        torch.no_grad(), contextlib.suppress(Exception), made,
         patch.object(torch.Tensor, "__bool__", asked), patch.object(torch.Tensor, "item", taken),
         patch.object(torch.Tensor, "tolist", listed),
     ):  # fmt: skip
         for _ in range(2):
             given, before = module.get_inputs(), torch.get_rng_state()
-            found = Answers()
+            found, made.anywhere = Answers(), False
             model(*given)  # the problem's code
             draws |= not torch.equal(before, torch.get_rng_state())
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if name not in weights or not torch.equal(value, weights[name]):
             found.changed.add(name)
-    return found if (found.choices or found.numbers) and not draws else None
+    if not (found.choices or found.numbers) or (draws and made.anywhere):
+        return None
+    return dataclasses.replace(found, draws=draws)
 
 
 def _lost_numbers(graph: ExportedProgram, attributes: set[str]) -> bool:

@@ -243,6 +243,24 @@ def record(low, text: str, reads, outs: Sequence[Buffer | None], single: bool) -
     low.program.libraries.append(made)
 
 
+DRAWN = """\
+def random_state(device):
+    return torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
+
+
+def draw_again(device, state):
+    torch.set_rng_state(state) if device.type == "cpu" else torch.cuda.set_rng_state(state, device)
+"""
+
+
+def rewound(program) -> list[str]:
+    """In front of the module's own forward, where draws came before it: it draws the same."""
+    if not program.draws:
+        return []
+    program.helpers["random_state"] = DRAWN
+    return ["    draw_again(device, state)"]
+
+
 def read_number(program, value: Value, node) -> None:
     """The host waits for a number; the line behind the call names it."""
     if value.buffer is None or not value.is_whole:

@@ -305,7 +305,11 @@ def _name_sizes(program: Program, node: fx.Node) -> None:
     ready = [supposed for supposed in program.supposed if supposed.names <= known]
     for supposed in ready:
         program.supposed.remove(supposed)
-        call.after += [f"if not ({supposed.text}):", f"    return self.as_written({supposed.call})"]
+        call.after += [
+            f"if not ({supposed.text}):",
+            *library.rewound(program),
+            f"    return self.as_written({supposed.call})",
+        ]
 
 
 NUMBERS = {"pow": "pow", "mul": "mul", "truediv": "div", "add": "add", "sub": "sub", "sym_sqrt": "sqrt"}

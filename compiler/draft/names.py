@@ -21,7 +21,7 @@ _WORDS = """
     begin_barrier arrive_at wait_at passed expect_bytes bring_bytes lines_of_plane multiply_planes multiply_taps is_used rows_of taps_of taps of_class LinesOfPlane pair_at meet_multipliers shift_of
     Ring ring slots full empty strip memory Eight padded stages_of magnitude exponent_of exponent power_of_two scaled write_eight
     prepare_along find_largest prepare_across shared_address halves_at multiply_sixteen bring_halves multiply_halves
-    share_registers meet_with_sums put_halves halves_of matrix lines largest found held of_warps rest again done LARGEST SLOTS PERIOD
+    share_registers meet_with_sums put_halves halves_of matrix lines largest found held of_warps rest again done random_state draw_again LARGEST SLOTS PERIOD
     kLineSteps kSideBytes kStageBytes kSlots kStripBytes kHalvesBytes kHalvesThreads kSpan kPlaces kHeld kRest kAlongBytes kAcrossBytes
 """
 RESERVED = frozenset(_WORDS.split())

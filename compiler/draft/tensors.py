@@ -326,6 +326,8 @@ class Program:
         """Indices that never count from the end."""
         self.numerics = "eager"
         """Where a product's operands are rounded: see numerics.py."""
+        self.draws = False
+        """Whether what is drawn has to be drawn again where the module's own forward is asked in the middle."""
         self.exact: set[torch.fx.Node] = set()
         """Calls that are to have eager's bits."""
         self.rounded: set[torch.fx.Node] = set()

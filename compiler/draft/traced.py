@@ -67,6 +67,8 @@ class TracedModule:
     left: Left
     changed: set[str]
     """Parameters and buffers that forward may change on another way than the graph's."""
+    draws: bool
+    """Whether forward draws numbers, which the module's own is to draw again where it is asked in the middle."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Answers:
     numbers: list[Any] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
     """Parameters and buffers that were others afterwards."""
+    draws: bool = False
 
 
 @contextlib.contextmanager
@@ -396,4 +399,5 @@ def trace(
         _refuse_smears(program.graph)
         if supposed and named != _hidden(program.graph):
             raise NoDraft("the module asks for sizes that depend on values, and the exporter names them anew")
-        return TracedModule(program, supposed, left, answers.changed if answers else set())
+        asked = answers or Answers()
+        return TracedModule(program, supposed, left, asked.changed, asked.draws)

@@ -542,3 +542,20 @@ def test_what_is_read_of_a_tensor_stays_where_the_exporter_would_drop_it():
     kept = traced._decomposed(exported, table).graph
     kept.eliminate_dead_code()
     assert any("_local_scalar_dense" in str(node.target) for node in kept.nodes)
+
+
+def test_a_choice_behind_a_draw_is_asked_and_its_other_way_draws_the_same(tmp_path):
+    """As torch.distributions validate what they are given and what they have drawn."""
+    text = problem(
+        "d = torch.distributions.Normal(x[:, :8].tanh(), x[:, 8:].sigmoid())\nz = d.rsample()\n"
+        "if (z.abs() > y).any():\n    z = z.clamp(-0.1, 0.1)\nreturn z.tanh() * 2, d.log_prob(z).sum(-1)",
+        "[torch.randn(6, 16), torch.full((), 100.0)]",
+    )
+    pair = Pair(text, tmp_path)
+    for y in (100.0, 0.0):
+        given = [pair.inputs(0)[0], torch.full((), y)]
+        found = []
+        for model in (pair.reference.Model(), pair.candidate.ModelNew()):
+            torch.manual_seed(7)
+            found.append((*model(*given), torch.rand(())))
+        torch.testing.assert_close(*found)
