@@ -14,6 +14,7 @@ typedef struct _typeobject PyTypeObject;
 extern "C" {
 extern PyObject _Py_NotImplementedStruct;
 extern PyTypeObject PyFloat_Type;
+extern PyTypeObject PyBool_Type;
 extern PyTypeObject PyLong_Type;
 extern PyObject* PyExc_ImportError;
 extern PyObject* PyExc_RuntimeError;
@@ -33,6 +34,7 @@ double PyFloat_AsDouble(PyObject*);
 PyObject* PyFloat_FromDouble(double);
 PyObject* PyList_New(intptr_t);
 int PyList_SetItem(PyObject*, intptr_t, PyObject*);
+long long PyLong_AsLongLong(PyObject*);
 PyObject* PyLong_FromLongLong(long long);
 PyObject* PyObject_Call(PyObject*, PyObject*, PyObject*);
 PyObject* PyObject_GenericGetAttr(PyObject*, PyObject*);
@@ -490,6 +492,13 @@ struct Call {
             PyErr_Clear();
             throw Otherwise{};
         }
+        return found;
+    }
+    int64_t number(PyObject* object) const {
+        const bool whole = type_of(object) == &PyLong_Type || type_of(object) == &PyBool_Type;
+        const int64_t found = whole ? PyLong_AsLongLong(object) : 0;
+        Py_DecRef(object);
+        if (!whole) throw Otherwise{};
         return found;
     }
     HOST_APART PyObject* tuple(std::initializer_list<PyObject*> parts) const {

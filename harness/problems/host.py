@@ -3,7 +3,7 @@
     @native.host
     def forward(self, x): ...
 
-asks for it. What can be said is what drafts are made of: sizes and checks of the arguments, `torch.empty`, kernels of the candidate, `del`,
+asks for it. What can be said is what drafts are made of: sizes and checks of the arguments, numbers read of a tensor (`n: int = x.item()`), `torch.empty`, kernels of the candidate, `del`,
 calls of torch, one `return`. Tensors are allocated, kernels launched, convolutions and matrix products called in C++ through torch's C shim
 (host.h); every other call goes through Python's C interface without the interpreter's loop. Python's forward stays in the candidate and is
 what runs where something cannot be said, where torch lacks the shim, or where an argument is no plain tensor.
@@ -26,6 +26,11 @@ NUMBERS = {
     "c_double": "double", "c_float": "float", "c_int": "int32_t", "c_int32": "int32_t", "c_int64": "int64_t", "c_longlong": "int64_t",
     "c_uint32": "uint32_t", "c_uint64": "uint64_t",
 }  # fmt: skip
+CHANGING = (
+    "rand", "drop", "bernoulli", "normal", "exponential", "multinomial", "uniform", "poisson", "geometric", "cauchy", "rrelu", "batch_norm",
+    "lstm", "gru", "rnn", "copy", "set", "out", "resize",
+)  # fmt: skip
+"""Words in the names of operators that draw numbers, or may change what they are given."""
 VIEWS = ("view", "reshape", "as_strided", "contiguous")
 GET_ITEM = '__import__("operator").getitem'
 MARGIN = "    "
@@ -45,8 +50,22 @@ def host_source(text: str, device: str) -> str:
 
 def translate(text: str, device: str) -> str:
     """The same. Raises NoHost."""
-    forward, native = _marked_forward(ast.parse(text))
-    return f"\n{HEADER.read_text()}\n{_Translation(forward, native, device).text()}"
+    tree = ast.parse(text)
+    forward, native = _marked_forward(tree)
+    return f"\n{HEADER.read_text()}\n{_Translation(forward, native, device, _written_by_kernels(tree, device)).text()}"
+
+
+def _written_by_kernels(tree: ast.Module, device: str) -> dict[str, list[bool]]:
+    """The candidate's functions that C names, and which of their parameters they may write through."""
+    wanted = "CUDA_SOURCE" if device == "cuda" else "CPP_SOURCE"
+    sources = [
+        node.value.value for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == wanted and isinstance(node.value, ast.Constant)
+    ]  # fmt: skip
+    found = re.findall(r'extern "C" void (\w+)\s*\(([^()]*)\)\s*\{', "".join(map(str, sources)))
+    return {
+        name: ["*" in one and "const" not in one.split("*")[0] for one in given.split(",")] for name, given in found
+    }
 
 
 def _marked_forward(tree: ast.Module) -> tuple[ast.FunctionDef, str]:
@@ -79,8 +98,8 @@ class _Step:
 class _Translation:
     """Statements one after another. A local name is a tensor's slot, an int64_t, or the device."""
 
-    def __init__(self, forward: ast.FunctionDef, native: str, device: str) -> None:
-        self.forward, self.native, self.device = forward, native, device
+    def __init__(self, forward: ast.FunctionDef, native: str, device: str, written: dict[str, list[bool]]) -> None:
+        self.forward, self.native, self.device, self.written = forward, native, device, written
         given, star = forward.args, forward.args.vararg
         unseen = {argument.arg for argument in [star, given.kwarg, *given.kwonlyargs] if argument}
         if star is not None:
@@ -99,6 +118,8 @@ class _Translation:
         self.steps: list[_Step] = []
         self.objects: list[str] = []
         self.slots = list(self.arguments)
+        self.fresh: set[str] = set()
+        """Names of memory that forward has made, which a second forward would make again."""
         self.is_begun = False
         """Whether a statement may have changed something that Python's forward would change again."""
         self.lines: list[str] = []
@@ -150,8 +171,10 @@ class _Translation:
 
     def _statement(self, node: ast.stmt) -> None:
         self.temporaries = {}
-        self.is_begun |= not _only_looks(node)
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        self.is_begun |= self._may_change(node)
+        if isinstance(node, ast.AnnAssign):
+            self._read(node)
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
             self._assign(node.targets[0], node.value)
         elif isinstance(node, ast.Expr):
             self._expression(node.value)
@@ -164,6 +187,51 @@ class _Translation:
             raise NoHost(f"line {node.lineno} of forward is a {type(node).__name__}")
         if self.temporaries:
             self.lines.append(" ".join(f"{slot}.drop();" for slot in self.temporaries.values()))
+
+    def _may_change(self, node: ast.stmt) -> bool:
+        """Whether a statement may do what Python's forward would do once more: it changes what it has not made, draws, or is not known."""
+        if isinstance(node, (ast.If, ast.Delete, ast.AnnAssign, ast.Pass)) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        ):
+            return False
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            name = ast.unparse(node.value.func)
+            outs = self.written.get(name.removeprefix(f"{self.native}."))
+            given = [ast.unparse(one) for one in node.value.args]
+            known = outs is not None and len(outs) - (self.device == "cuda") == len(given)
+            return not known or any(out and one not in self.fresh for out, one in zip(outs or [], given, strict=False))
+        if not isinstance(node, ast.Assign):
+            return True
+        (target,) = node.targets
+        if (
+            isinstance(node.value, ast.Call)
+            and ast.unparse(node.value.func) == "torch.empty"
+            and isinstance(target, ast.Name)
+        ):
+            self.fresh.add(target.id)
+            return False
+        self.fresh -= {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
+        kinds = (ast.Name, ast.Tuple)
+        return not isinstance(target, kinds) or not all(
+            _is_pure(part) for part in ast.walk(node.value) if isinstance(part, ast.Call)
+        )
+
+    def _read(self, node: ast.AnnAssign) -> None:
+        """`n: int = x.item()` or a size: an integer that the host waits for. What is none is Python's, while nothing has been done."""
+        value = node.value
+        if not isinstance(node.target, ast.Name) or value is None or ast.unparse(node.annotation) != "int":
+            raise NoHost(f"line {node.lineno} of forward is a {type(node).__name__}")
+        if self._is_integer(value):
+            text = self._integer(value)
+            self.lines.append(f"const int64_t v_{node.target.id} = {text};")
+        else:
+            asked = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "item"
+            if not asked or self.is_begun or node.target.id in self.integers:
+                raise NoHost(f"{ast.unparse(value)} is read of a tensor")
+            found = self._python(value)
+            self.lines.append(f"int64_t v_{node.target.id};")
+            self._inside(f"v_{node.target.id} = c.number({found});")
+        self.integers[node.target.id] = f"v_{node.target.id}"
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Tuple):
@@ -807,12 +875,16 @@ def _is_fallback(node: ast.If, module: str) -> bool:
     return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == module
 
 
-def _only_looks(node: ast.stmt) -> bool:
-    """Whether a statement's calls, if it has any, make views and copies of a tensor, or refuse one."""
-    if isinstance(node, ast.If):
+def _is_pure(call: ast.Call) -> bool:
+    """Whether a call makes a view or a copy of a tensor, or is an operator of torch that draws nothing and changes nothing."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr in VIEWS:
         return True
-    calls = [part.func for part in ast.walk(node) if isinstance(part, ast.Call)]
-    return isinstance(node, ast.Assign) and all(isinstance(f, ast.Attribute) and f.attr in VIEWS for f in calls)
+    operator = re.fullmatch(r"torch\.ops\.aten\.(\w+)\.(\w+)", ast.unparse(call.func))
+    return (
+        operator is not None
+        and not any(word in operator[1] or word == operator[2] for word in CHANGING)
+        and not operator[1].endswith("_")
+    )
 
 
 def _assigned(forward: ast.FunctionDef) -> set[str]:

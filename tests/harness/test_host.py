@@ -332,3 +332,66 @@ def test_a_torch_without_the_shim_leaves_python(made, monkeypatch):
         x = torch.randn(2, 3, 5, 5)
         assert torch.equal(other(new, x, 0.5)[0], old(x, 0.5)[0])
     assert not is_bound(types.SimpleNamespace(forward=other))
+
+
+READS = (
+    CANDIDATE.partition("class Block")[0].replace("def halved", "def unused")
+    + """
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.by, self.asked = nn.Parameter(torch.rand(6)), []
+
+    def as_written(self, x):
+        self.asked.append(1)
+        return x * 3
+
+    @native.host
+    def forward(self, x):
+        device = x.device
+        n = x.shape[0]
+        made = torch.empty((n, 6), dtype=torch.float32, device=device)
+        native.scale_rows(x, self.by, made, n, 6, ctypes.c_double(0.5))
+        above = torch.ops.aten.gt.Scalar(made, 0).contiguous()
+        most = torch.ops.aten.all.default(above).contiguous()
+        u0: int = most.item()
+        if not (u0 == 1):
+            return self.as_written(x)
+        places = torch.ops.aten.nonzero.default(above).contiguous()
+        u1: int = places.shape[0]
+        if places.shape != (u1, 2):
+            return self.as_written(x)
+        out = torch.empty((u1,), dtype=torch.float32, device=device)
+        native.scale_rows(made, self.by, out, u1 // 6, 6, ctypes.c_double(1))
+        return out
+"""
+)
+
+
+@torch.no_grad()
+def test_a_number_is_read_between_kernels_and_python_does_it_again_where_it_is_another(tmp_path):
+    made = types.SimpleNamespace(
+        native=model(READS, tmp_path), python=model(READS.replace("    @native.host\n", ""), tmp_path)
+    )
+    new, old = pair(made)
+    for x in (torch.rand(4, 6), torch.rand(2, 6), torch.rand(3, 6) - 5):
+        assert torch.equal(new(x), old(x))
+    assert is_bound(made.native) and new.asked == old.asked == [1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("above = torch.ops.aten.gt.Scalar(made, 0)", "above = torch.ops.aten.rand_like.default(made)"),
+        ("native.scale_rows(x, self.by, made,", "native.scale_rows(x, self.by, self.by,"),
+        ("        u0: int", "        self.by.copy_(x[0])\n        u0: int"),
+        ("        u0: int", "        self.by.asked = most\n        u0: int"),
+        ("most = torch.ops.aten.all.default(above)", "most = self.part(above)"),
+        ("u0: int = most.item()", "u0: int = most.min()"),
+    ],
+)
+def test_what_python_must_not_do_again_leaves_python(old, new):
+    translate(READS, "cpu")
+    assert old in READS
+    with pytest.raises(NoHost):
+        translate(READS.replace(old, new), "cpu")
