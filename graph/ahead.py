@@ -17,6 +17,9 @@ CORES_AT_MOST = 8
 """Those that it may use where others leave them idle: with two, a problem of several GB took minutes, and its turn waited for it."""
 CORES_OF_A_DEVICE = 16
 """Cores for each GPU of a machine: as many problems begin at once as it has such shares."""
+THREADS_OF_A_DEVICE = 2
+"""Problems prepared side by side for each that is worked on, where several are: one takes less than judging it does, and twenty that began with
+a campaign of four GPUs kept the first four waiting."""
 MOST_AHEAD = 6
 """Problems prepared for each that is worked on: what one takes varies a hundredfold."""
 
@@ -63,11 +66,9 @@ class Ahead:
 def while_timing(prepare: Callable[[Path], None], waiting: Sequence[Path], spare: Sequence[int], at_once: int) -> Ahead:
     """On cores on which nothing is timed, with as many threads as there are cores for: else 20 would start 40 each."""
     most = MOST_AHEAD * at_once
-    count = min(len(spare) // CORES_OF_A_PROBLEM or len(spare), most)
-    shares = [
-        {spare[(number * CORES_OF_A_PROBLEM + at) % len(spare)] for at in range(CORES_AT_MOST)}
-        for number in range(count)
-    ]
+    count = min(len(spare) // CORES_OF_A_PROBLEM or len(spare), most, max(MOST_AHEAD, THREADS_OF_A_DEVICE * at_once))
+    step = max(CORES_OF_A_PROBLEM, len(spare) // count)
+    shares = [{spare[(number * step + at) % len(spare)] for at in range(CORES_AT_MOST)} for number in range(count)]
     return Ahead(prepare, waiting, shares, most)
 
 

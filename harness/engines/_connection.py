@@ -85,10 +85,11 @@ class ClusterConnection:
         except (OSError, TimeoutError, ValueError) as error:  # ValueError: Tornado's, of a TLS that is cut at its start
             raise EngineError(f"no scheduler answers at {self.address}: {error}") from None
 
-        def tries(dask_scheduler: Any) -> None:
+        def prepare(dask_scheduler: Any) -> None:
             dask_scheduler.allowed_failures = FAILURES
+            import harness.cluster.worker  # noqa: F401, where its jobs' functions are: the first one waited half a second for it
 
-        client.run_on_scheduler(tries)
+        client.run_on_scheduler(prepare)
         client.subscribe_topic(self.topic, self._heard)
         self.client = client
 

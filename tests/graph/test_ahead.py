@@ -51,6 +51,16 @@ def test_they_are_prepared_in_order_as_far_ahead_as_was_said_and_on_the_spare_co
     assert seen.paths == [*PATHS[:3], PATHS[4]] and seen.cores == {frozenset(spare)}
 
 
+def test_for_several_devices_a_few_are_prepared_side_by_side_on_all_cores(monkeypatch: pytest.MonkeyPatch):
+    made: list[tuple] = []
+    monkeypatch.setattr(ahead, "Ahead", lambda *words: made.append(words))
+    for at_once, threads in ((1, ahead.MOST_AHEAD), (4, 4 * ahead.THREADS_OF_A_DEVICE)):
+        while_timing(lambda _path: None, PATHS, range(40), at_once)
+        _prepare, _waiting, shares, most = made.pop()
+        assert len(shares) == threads and most == at_once * ahead.MOST_AHEAD
+        assert len(set().union(*shares)) > 30, "spread, not heaped on the first ones"
+
+
 def test_the_first_are_read_before_there_is_an_engine_and_no_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ahead, "CORES_OF_A_DEVICE", 1)
     seen, cores = Seen(), os.sched_getaffinity(0)

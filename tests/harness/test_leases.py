@@ -69,6 +69,15 @@ def submitted(cluster, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+def test_its_scheduler_has_imported_what_jobs_are_functions_of_before_the_first_one(cluster):
+    def has_imported(dask_scheduler) -> bool:
+        import sys
+
+        return "harness.cluster.worker" in sys.modules
+
+    assert cluster.cluster.client.run_on_scheduler(has_imported)
+
+
 def small():
     kernel = catalog.load("silu_and_mul")
     workload = Workload(axes={"tokens": 8, "hidden": 512}, dtype="float32")
