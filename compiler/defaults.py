@@ -102,7 +102,7 @@ def _versions(
     packs = max(min(vector, LEAST_PACK), vector * READ_BYTES // max(widest, READ_BYTES))
     if any(kernel.turned or kernel.tiled for kernel in programs(dtype, packs).kernels):
         packs = _that_fits(programs, dtype, max(packs, _as_written(programs(dtype, packs), choice)), workloads)
-    elif packs > 1 and all(getattr(kernel, "width", 0) == 1 for kernel in programs(dtype, packs).kernels):
+    elif packs > 1 and all(k.layout == ROW and getattr(k, "width", 0) == 1 for k in programs(dtype, packs).kernels):
         packs = _that_fits(programs, dtype, packs, workloads, rows=True)
     for width in dict.fromkeys((packs,) if lean else (packs, 1)):
         program = programs(dtype, width)
