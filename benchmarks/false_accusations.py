@@ -2,7 +2,7 @@
 
     python -m benchmarks.false_accusations [--seconds 300] [--only numbers|verdicts|baselines ...] [--name PART]
 
-numbers: modules by KernelBench's protocol, whose rules look at clocks and at work ahead. verdicts: the honest candidates of tests/cheats, as they
+numbers: modules by KernelBench's protocol, which holds clocks against ours. verdicts: the honest candidates of tests/cheats, as they
 are and measured. baselines: every baseline of the catalog for a CPU, verified. Prints each accusation and a rate for each group; exits with 1
 where there was one. Run it beside other work, too: a busy machine is where clocks are doubted.
 """

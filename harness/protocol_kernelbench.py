@@ -7,7 +7,6 @@ get inputs that were not there before and are made in Model's process, the answe
 from __future__ import annotations
 
 import json
-import math
 import random
 import secrets
 import statistics
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pydantic import Field
 
 from harness.device import ArgumentBuffers, synchronize
-from harness.farside.kernelbench import ALIGNED, CALL, NEXT, TIMES
+from harness.farside.kernelbench import CALL, NEXT, TIMES
 from harness.judge import triton_kernels
 from harness.problems.pytorch import Problem, ProblemWorker
 from harness.processes.fork_server import get_fork_server
@@ -42,13 +41,13 @@ USUALLY, LACKING, PIPE_MS, FORGED, CLOCK_TRIES = 0.75, 2.0, 0.5, 0.3, 3
 many milliseconds, and so large a share of what it says; more, each of so many times, is a clock that lies. Behind the first both are timed anew in
 processes of their own, whose answers and times count then, and Model's take the most that any of them took: what a busy machine does to one it does
 to the other."""
+MOST_ROOM = 1 << 40
+"""Bytes that a problem may say its inputs take; there is no memory for so many, which is what is said then."""
 SAMPLED = 64
 """Elements of each timed call's answer that are compared; all of one call's are. Which, is drawn here, behind the call."""
 NUDGED = -2
 """Seed's offset for nudged inputs, as in farside/kernelbench.py."""
 EXCESSIVE = 10.0
-WIDEST = 8
-"""Bytes of an input's element, at most."""
 GENERATORS = 1 << 13
 """Bytes in which the states of torch's generators travel: 5,056 of the host's, 16 of a GPU's."""
 COMPILE, RUNTIME = "compilation_error", "runtime_error"
@@ -90,6 +89,16 @@ class _Process:
         )
         self.worker.map(self.buffers)
 
+    def lay_out(self, spec: Spec) -> None:
+        """Buffers anew, of the same tensors in other sizes."""
+        from harness.checks.layout import Layout
+
+        self.worker.unmap(self.buffers)
+        self.buffers.close()
+        self.spec, self.layout = spec, Layout(spec, spec.workloads[0], 1)
+        self.buffers = ArgumentBuffers(self.buffers.device, self.layout.size)
+        self.worker.map(self.buffers)
+
     def call(self, seed: int, generators: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         if generators is not None:
             self.layout.view(self.buffers, self.spec.inputs[1])[0].copy_(generators)
@@ -110,13 +119,14 @@ class _Process:
         for trial in range(timed + 1):
             seed = seeds.getrandbits(31)
             maker.ask(NEXT, seed)
-            self.view("given").copy_(maker.view("given").clone())  # as cold for one as for the other
+            made = maker.view("given")
+            self.view("given").copy_(made.clone() if maker is self else made)  # Model's are as cold as the candidate's
             synchronize(self.buffers.device)
-            made = self._now(on_cpu)
+            asked = self._now(on_cpu)
             self.ask(CALL, seed)
             called, taken_ms = self._now(on_cpu), float(self.view("elapsed"))
             answer = self.view("output_0")
-            if not 0 < taken_ms < called.ours_ms - made.ours_ms:
+            if not 0 < taken_ms < called.ours_ms - asked.ours_ms:
                 raise WorkerFailure(Outcome.CHEATED, "its clock says what cannot be")
             if trial == whole_at:
                 whole = answer.clone()
@@ -125,7 +135,7 @@ class _Process:
             places = torch.randint(max(1, answer.numel()), (SAMPLED if answer.numel() else 0,), generator=chance)
             samples.append(answer.take(places.to(answer.device)).double())
             elapsed_ms.append(taken_ms)
-            lacking.append(called.less(made).less(_Took(taken_ms, taken_ms)))
+            lacking.append(called.less(asked).less(_Took(taken_ms, taken_ms)))
         assert whole is not None
         busy = on_cpu and others.share() >= load.DISTURBED
         return _TimedCalls(elapsed_ms, _Took.most(lacking), busy, whole, torch.stack(samples))
@@ -227,6 +237,8 @@ def evaluate(
         processes.append(first)
         seeds = _seeds(trials)
         right = [first.call(seed) for seed in seeds]
+        spec = _spec(problem, precision, max(1, min(int(first.view("elapsed")), MOST_ROOM)))
+        first.lay_out(spec)
         asked = secrets.randbits(60), secrets.randbits(60), timed
         model = first.time(first, *asked)
         baseline = _stats(model.elapsed_ms, device)
@@ -362,16 +374,16 @@ def _stats(elapsed_ms: list[float], device: dict[str, str]) -> dict[str, Any]:
     return {name: float(f"{value:.3g}") for name, value in found.items()} | {"num_trials": len(elapsed_ms), **device}
 
 
-def _spec(problem: Problem, precision: Dtype) -> Spec:
+def _spec(problem: Problem, precision: Dtype, room: int = 1) -> Spec:
+    """room: bytes in which the inputs of timed calls lie."""
     assert problem.description is not None
     shape = tuple(str(slope * problem.description.lead + rest) for slope, rest in problem.description.outputs[0].shape)
     dtype = problem.description.outputs[0].dtype
-    room = sum(-(-math.prod(one.shape) * WIDEST // ALIGNED) * ALIGNED for one in problem.description.inputs)
     outputs = (
         Tensor(name="output_0", role="output", shape=shape or ("1",), dtype=precision if "float" in dtype else dtype),
         Tensor(name="generators", role="output", shape=(str(GENERATORS),), dtype="uint8"),
         Tensor(name="elapsed", role="output", shape=("1",), dtype="float64"),
-        Tensor(name="given", role="output", shape=(str(max(1, room)),), dtype="uint8"),
+        Tensor(name="given", role="output", shape=(str(room),), dtype="uint8"),
     )
     seed = Tensor(name="seed", role="input", shape=("2",), dtype="int64")
     behind = Tensor(name="generators_before", role="input", shape=(str(GENERATORS),), dtype="uint8")

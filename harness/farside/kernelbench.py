@@ -36,9 +36,22 @@ NUDGED = -2
 """Less a trial's seed: its inputs are the next numbers of their type, up or down by chance."""
 
 
+def part_of(tensor: Any) -> Any:
+    """The tensor, of axes along which it is one element expanded that one alone."""
+    of_one = (stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+    return tensor[tuple(slice(0, 1) if shared else slice(None) for shared in of_one)]
+
+
+def room_of(value: Any) -> int:
+    """Bytes that an argument takes where the inputs of timed calls lie; 0 for what is no tensor."""
+    part = part_of(value) if hasattr(value, "stride") else None
+    return 0 if part is None else -(-part.numel() * part.itemsize // ALIGNED) * ALIGNED
+
+
 class ProtocolAdapter:
     """Inputs are the trial's seed (or what is asked, and a seed) and, for ModelNew, torch's generators behind Model's call; outputs the answer,
-    Model's generators, a timed call's milliseconds, and the bytes in which the inputs of timed calls lie."""
+    Model's generators, a timed call's milliseconds (of a trial the bytes that its inputs need), and the bytes in which the inputs of timed calls
+    lie."""
 
     clock = staticmethod(time.perf_counter)  # before a candidate is loaded, which may replace the module's
 
@@ -126,6 +139,7 @@ class ProtocolAdapter:
     def call(self, values: list[Any], seed: int) -> None:
         apart, seed = seed < 0, NUDGED - seed if seed < 0 else seed
         given = self.draw(seed)
+        values[self.outputs[2][1]].fill_(sum(map(room_of, given)))
         given = self.nudge(given, seed) if apart else given
         self.seed(seed)
         drew = values[self.outputs[1][1]] if not self.is_new else values[1]
@@ -167,18 +181,20 @@ class ProtocolAdapter:
 
     def place(self, drawn: list[Any], room: Any) -> list[Any]:
         """The same arguments, the tensors in that memory, in the same places in Model's process as in the candidate's."""
-        torch, placed, at = self.torch, list(drawn), 0
+        placed, at, self.parts = list(drawn), 0, list(drawn)
         for number, one in enumerate(drawn):
-            if isinstance(one, torch.Tensor):
-                strides = torch.empty_like(one).stride()  # its own, unless elements share memory
-                flat = room[at : at + one.numel() * one.itemsize].view(one.dtype)
-                placed[number] = flat.as_strided(one.shape, strides).copy_(one)
-                at += -(-one.numel() * one.itemsize // ALIGNED) * ALIGNED
+            if isinstance(one, self.torch.Tensor):
+                part = part_of(one)
+                strides = self.torch.empty_like(part).stride()  # its own, unless elements share memory
+                flat = room[at : at + part.numel() * part.itemsize].view(part.dtype)
+                self.parts[number] = flat.as_strided(part.shape, strides).copy_(part)
+                placed[number] = self.parts[number].expand(one.shape)
+                at += room_of(one)
         return placed
 
     def renew_inputs(self, seed: int) -> None:
         """What the next timed call takes. In Model's process."""
-        weighs = sum(one.nbytes for one in self.given if isinstance(one, self.torch.Tensor))
+        weighs = sum(map(room_of, self.given))
         anew = self.trial * weighs < DRAWN_BYTES
         self.renew(self.draw(seed) if anew else None, seed)
         self.trial += 1
@@ -203,11 +219,11 @@ class ProtocolAdapter:
         its address or its values, or finds that one is a multiple of another, has none of these."""
         before, self.patterns = self.patterns, []
         with self.torch.no_grad():
-            for at, old in enumerate(self.given):
+            for at, old in enumerate(self.parts):
                 if not isinstance(old, self.torch.Tensor):
                     continue
                 if drawn is not None:
-                    old.copy_(drawn[at])
+                    old.copy_(part_of(drawn[at]))
                 elif old.is_floating_point():
                     factors = self.draw_factors(old, pattern + at)
                     self.patterns.append(factors)
