@@ -346,6 +346,11 @@ RowPlan plan_rows(int64_t rows, int64_t packs, const int (&registers)[4], int wa
             }
             return plan;
         }
+        // Of more blocks than there are multiprocessors several are on one, unless they are wide: one loads while another waits.
+        const auto widest = [&] { return row_threads((packs + plan.split - 1) / plan.split, 8 * Unit); };
+        while (wanted_split == 0 && plan.split > 1 && plan.split < 8 && rows * plan.split > device.count && widest() > 512) {
+            plan.split *= 2;
+        }
     }
     const int64_t share = (packs + plan.split - 1) / plan.split;
     int64_t fewest = 0;
