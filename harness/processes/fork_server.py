@@ -69,6 +69,8 @@ class ForkServer:
         }
         if device != "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = ""
+            # Before torch._dynamo imports Triton, whose own functions are then made for a compiler.
+            environment["TRITON_INTERPRET"] = "1"
         command = [sys.executable, "-I", str(FAR_SIDE), "zygote", str(theirs.fileno()), str(os.getpid()), self.site]
         self.process: subprocess.Popen = _starter.submit(
             subprocess.Popen,

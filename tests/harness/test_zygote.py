@@ -189,3 +189,9 @@ def test_none_is_begun_while_something_is_timed_and_what_was_taken_is_begun_behi
     assert len(waited.begun) == 1
     for one in (taken, own):
         one.close()
+
+
+def test_triton_is_told_to_interpret_before_torch_imports_it():
+    """torch._dynamo imports it: its own functions (tl.max) are made for a compiler then, and no interpreted kernel may call them."""
+    server = fork_server.get_fork_server("cpu", libraries=True)
+    assert b"TRITON_INTERPRET=1" in Path(f"/proc/{server.process.pid}/environ").read_bytes().split(b"\0")
