@@ -115,6 +115,10 @@ class Calls:
                     found[at] = name
                 rest = [name for name in rest if name not in outs]
                 free = [at for at in free if at not in found]
+            if (
+                tensor_like and len(rest) != len(free) and self.taken.returns != "void"
+            ):  # what it returns it does not take
+                rest = [name for name in rest if name not in self.first.outputs or name in self.first.both]
             if len(rest) == len(free):
                 for at, name in zip(free, rest, strict=True):
                     found[at] = name
