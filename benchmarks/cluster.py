@@ -236,7 +236,8 @@ def search(asked: argparse.Namespace) -> None:
     with closing(engines.open_engine(engines.choice(asked.engine), asked.device, print)) as engine:
         kernel = catalog.load(asked.kernel[0])
         took: dict[str, float] = {}
-        for name, idle in (("warm", engine.idle), ("all that are idle", engine.idle), ("one device", lambda: 1)):
+        warm = (("warm", engine.idle),) if asked.warm else ()
+        for name, idle in (*warm, ("all that are idle", engine.idle), ("one device", lambda: 1)):
             with tempfile.TemporaryDirectory() as folder:
                 store = Store(Path(folder))
                 with engine.evaluator(kernel, store, dtypes=(asked.dtype,)) as evaluator:
@@ -451,6 +452,7 @@ def main() -> None:
     five.add_argument("--source", type=Path, required=True, help="a source with open integers")
     five.add_argument("--dtype", default="float16")
     five.add_argument("--seconds", type=float, default=120, help="at most (120)")
+    five.add_argument("--no-warm", dest="warm", action="store_false", help="the devices have worked before")
     for made, go in ((one, judge), (two, compare), (three, width), (four, campaign), (five, search)):
         made.set_defaults(go=go)
         if made is not two:
