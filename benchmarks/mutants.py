@@ -47,6 +47,7 @@ TESTS = {
     "harness/timing/neighbours.py": ("harness/test_company.py", "harness/test_timing.py"),
     "harness/judge/search.py": ("harness/test_bands.py", "harness/test_evaluate.py"),
     "harness/judge/comparisons.py": ("harness/test_contests.py", "harness/test_evaluate.py"),
+    "harness/checks/crossings.py": ("harness/test_crossings.py",),
     "harness/judge/many_calls.py": ("harness/test_module_state.py", "cheats/test_cheats.py"),
     "harness/judge/verification.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_properties.py"),
     "harness/judge/session.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_fitting.py"),

@@ -198,9 +198,10 @@ def find_fastest_us(comparison: ABComparison, arms: list[Arm], pair: Arm | None,
 
     They may share a process, so each is planned anew before it is timed further; who is clearly slower when warm is not. Raises ArmFailure.
     """
-    prepared = [*([pair] if pair is not None and pair is not comparison.pair else []), *arms]
-    for arm in prepared:
-        _blaming(arm, comparison.prepare)
+    if pair is not None and pair is not comparison.pair:
+        _blaming(pair, comparison.prepare)
+    for arm in arms:  # the clocks have risen with the first
+        _blaming(arm, lambda side: comparison.prepare(side, 4 if side is arms[0] else 2))
     most, found = CLOSE[comparison.device] * min(arm.pace_s for arm in arms), []
     for arm in (arm for arm in arms if arm.pace_s <= most):
         _blaming(arm, comparison.plan)

@@ -81,7 +81,7 @@ class Protocol:
     outlast the scheduler's slice of some 3 ms: beside five other busy processes on two cores samples of 2 ms took 0.1
     to 1 % more than alone, those of 5 ms and more took half as long again or twice as long."""
     warm_s: float
-    """Seconds of warm-up, in three samples at most, until clocks have risen."""
+    """Seconds of warm-up, in a few samples at most, until clocks have risen."""
     blocks: tuple[int, int]
     """Fewest and most samples of each arm. Eight are the fewest whose range covers the median with 99 %."""
     patience_s: float
@@ -257,8 +257,8 @@ class ABComparison:
             self.layout.bytes_view(buffers, tensor).fill_(0xFF)
         synchronize(self.device)
 
-    def prepare(self, arm: Arm) -> None:
-        """Map, plan, warm up: samples for its pace."""
+    def prepare(self, arm: Arm, most: int = 4) -> None:
+        """Map, plan, warm up: so many samples at most for its pace."""
         if self.buffers.id not in arm.worker.mapped:
             arm.worker.map(self.buffers)
         if self.device == "cpu":
@@ -270,7 +270,7 @@ class ABComparison:
             arm.worker.pin(True)
         arm.pace_s = min(arm.seconds)
         self._fill_sample(arm, arm.whole_s)
-        while len(arm.seconds) < 4 and sum(arm.seconds) * arm.calls * arm.rounds < self.protocol.warm_s:
+        while len(arm.seconds) < most and sum(arm.seconds) * arm.calls * arm.rounds < self.protocol.warm_s:
             self.sample(arm)
         arm.pace_s = min(arm.seconds)
         self._fill_sample(arm, arm.whole_s)

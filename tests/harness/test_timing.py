@@ -953,7 +953,7 @@ def test_of_sides_of_ours_the_fastest_is_found_and_the_clearly_slower_are_let_go
         made.append(arm.name)
         arm.seconds.append(took[arm.name] * (1.5 if len(arm.seconds) == 2 else 1.0))  # one is disturbed
 
-    def prepare(arm: Arm) -> None:
+    def prepare(arm: Arm, most: int = 4) -> None:
         arm.pace_s = took[arm.name]
         arm.seconds.append(9.0)
 
