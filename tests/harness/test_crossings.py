@@ -40,6 +40,11 @@ def test_what_listed_sizes_leave_open_is_crossed():
     assert all(not one.timed for one in found) and max(moved) <= MOST_BYTES["cpu"]
 
 
+def test_rows_that_come_in_groups_go_beyond_65535_in_whole_groups():
+    spec = spec_of(("ordinary",), (6, 64), (30, 32))
+    assert [one.axes["n"] for one in crossings(spec, "cpu", spec.dtypes) if one.axes["n"] > 65_535] == [65_538]
+
+
 def test_each_remainder_of_a_width_meets_an_odd_and_an_even_number_of_rows():
     """A source that is wrong for an even number of rows whose width leaves 5 had passed: widths were crossed with one number of rows."""
     spec = spec_of(("ordinary",), (5, 33), (1001, 34))
