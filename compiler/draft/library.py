@@ -117,10 +117,23 @@ def _convolution(low, name: str, arguments: list) -> Value:
         made = convolution(low, a, weight, bias, arguments[3], arguments[4], dilation, groups, transposed)
         if made is not None:
             return made
+    if low.program.device == "cuda" and low.program.numerics == "eager":
+        arguments[0] = _with_channels_last(low, a)
     if bias is None or not batched or not (low.program.device == "cuda" or absorbed(low.node)):
         return call_of(low, name, arguments, {})
     arguments[2] = None
     return _with_bias(low, call_of(low, name, arguments, {}), bias, 1)
+
+
+def _with_channels_last(low, a: Value) -> Value:
+    """What a convolution of images reads, in memory as eager has it: by the format cuDNN takes another algorithm, which rounds otherwise."""
+    lies = low.node.args[0].meta["val"]
+    if lies.dim() != 4 or lies.is_contiguous() or not lies.is_contiguous(memory_format=torch.channels_last):
+        return a
+    n, c, h, w = a.shape
+    program = low.program
+    laid = program.whole(program.realise(low.formula(lambda p: a.at([p[0], p[3], p[1], p[2]]), [n, h, w, c], a.dtype)))
+    return program.strided(laid, [n, c, h, w], [laid.strides[axis] for axis in (0, 3, 1, 2)], laid.offset)
 
 
 def batch_norm(low, a: Value, weight, bias, mean: Value, var: Value, momentum: float, eps: float) -> Value:

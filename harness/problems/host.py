@@ -223,13 +223,13 @@ class _Translation:
             raise NoHost(f"line {node.lineno} of forward is a {type(node).__name__}")
         if self._is_integer(value):
             text = self._integer(value)
-            self.lines.append(f"const int64_t v_{node.target.id} = {text};")
+            self.lines.append(f"[[maybe_unused]] const int64_t v_{node.target.id} = {text};")
         else:
             asked = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "item"
             if not asked or self.is_begun or node.target.id in self.integers:
                 raise NoHost(f"{ast.unparse(value)} is read of a tensor")
             found = self._python(value)
-            self.lines.append(f"int64_t v_{node.target.id};")
+            self.lines.append(f"[[maybe_unused]] int64_t v_{node.target.id};")
             self._inside(f"v_{node.target.id} = c.number({found});")
         self.integers[node.target.id] = f"v_{node.target.id}"
 
