@@ -28,6 +28,7 @@ HANGS_S = 0.5
 """One that never answers is not waited for any longer."""
 
 BY_CHANCE, BY_MANY = "// Found by chance.", "// Found by many calls or rows."
+BY_LONG = f"{BY_MANY[:-1]}, a long row of them."
 
 
 class Evaluators:
@@ -76,9 +77,9 @@ def examine(evaluators: Evaluators, name: str, suffix: str, request: pytest.Fixt
     may_pass = Outcome.PASSED in allowed
     if may_pass:  # as few samples do as there may be
         request.getfixturevalue("few_samples")
-    if BY_MANY in text or name.startswith("honest"):
+    if BY_MANY[:-1] in text or name.startswith("honest"):
         request.getfixturevalue("whole_checks")
-    if BY_MANY in text:  # however busy the machine is
+    if BY_LONG in text:  # however busy the machine is
         request.getfixturevalue("monkeypatch").setattr(many_calls, "LONG_S", 30.0)
     evaluator = evaluators.get(suffix, cheats.kernel_of(text), may_pass=may_pass)
     evaluator.call_s = HANGS_S if allowed == {Outcome.TIMEOUT} else CALL_S

@@ -17,7 +17,7 @@ from harness.checks.fitting import OutOfDeviceMemory
 from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.farside import sandbox
-from harness.judge import comparisons, verification
+from harness.judge import comparisons, many_calls, verification
 from harness.judge.search import measure_ratios
 from harness.judge.session import CACHES, MissingTool
 from harness.questions import CheckToolchain, ToolchainFacts
@@ -101,8 +101,9 @@ def test_small_workloads_meet_all_values_and_two_calls_in_flight_large_ones_the_
     assert drawn == set(known), "in turn, so that none is left to chance"
 
 
-def test_where_no_workload_is_small_the_smallest_is_called_often(small, tmp_path, whole_checks):
-    """Who was right for its first calls passed where every size moved more than 1 MiB."""
+def test_where_no_workload_is_small_the_smallest_is_called_often(small, tmp_path, whole_checks, monkeypatch):
+    """Who was right for its first calls passed where every size moved more than 1 MiB. Who leaks is told by its memory, before any limit."""
+    monkeypatch.setattr(many_calls, "LONG_S", 0.0)
     workload = Workload(axes={"tokens": 64, "hidden": 2048}, dtype="float32", devices=("cpu",))
     spec = small.spec.model_copy(update={"workloads": (workload,), "dtypes": ("float32",)})
     text = small.baseline("cpu")[1].read_text()
@@ -110,9 +111,13 @@ def test_where_no_workload_is_small_the_smallest_is_called_often(small, tmp_path
         '\nextern "C" void silu_and_mul_float32(const float* input, float* out, int64_t tokens, int64_t hidden) {\n'
         "  static int calls = 0;\n  right(input, out, tokens, hidden);\n  if (++calls > 200) out[0] = 0;\n}\n"
     )
+    leaking = "#include <cstdlib>\n" + spoiled.replace(
+        "if (++calls > 200) out[0] = 0;", "void* volatile kept = malloc(256 << 10); (void)kept;"
+    )
     with Evaluator(replace(small, spec=spec), "cpu", Store(tmp_path / "store"), dtypes=("float32",)) as evaluator:
         assert evaluator.moved_bytes(workload) > verification.SMALL_BYTES
-        found = [evaluator.verify(evaluator.build(evaluator.store.put(one))) for one in (text, spoiled)]
+        found = [evaluator.verify(evaluator.build(evaluator.store.put(one))) for one in (text, spoiled, leaking)]
+    assert found[2].outcome is Outcome.OUT_OF_RESOURCES and "MiB more in" in found[2].reason, found[2].reason
     assert found[0].passed and found[1].outcome is Outcome.INCORRECT and "calls" in found[1].reason, found[1].reason
 
 
