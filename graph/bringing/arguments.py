@@ -31,7 +31,10 @@ class SpecArguments(Calls):
         self.find_dtypes()
         lines = []
         names = {seen: self.name_of(seen, parameter) for seen, parameter in self.order}
-        tensors = {seen: self._tensor(seen, names[seen]) for seen in names if seen in self.first.tensors}
+        given = [seen for seen in names if seen in self.first.tensors]
+        # All shapes first: an integer may stay below the extent of a tensor that comes behind it.
+        self.shapes |= {seen: self._shape(seen, names[seen]) for seen in given}
+        tensors = {seen: self._tensor(seen, names[seen]) for seen in given}
         self.extents_of = {names[seen]: shape for seen, shape in self.shapes.items()}
         for seen, parameter in self.order:
             name = self.name_of(seen, parameter)
@@ -56,13 +59,15 @@ class SpecArguments(Calls):
             lines += [line for line in sizes if line not in lines]
         return lines, names
 
-    def _tensor(self, seen: str, name: str) -> str:
+    def _shape(self, seen: str, name: str) -> tuple[str, ...]:
         tensors = [call.tensors[seen] for call in self.calls]
-        shape = tuple(
+        return tuple(
             self.extents.take(f"{name}_{dim}", tuple(tensor.shape[dim] for tensor in tensors))
             for dim in range(tensors[0].dim())
         ) or ("1",)
-        self.shapes[seen] = shape
+
+    def _tensor(self, seen: str, name: str) -> str:
+        tensors, shape = [call.tensors[seen] for call in self.calls], self.shapes[seen]
         role = (
             "inout"
             if seen in self.first.both and seen in self.first.outputs

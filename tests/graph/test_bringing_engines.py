@@ -347,6 +347,20 @@ def test_a_tables_rows_are_an_axis_that_integers_stay_below(tmp_path: Path) -> N
     assert not [line for line in lines if line.kind == "fault"], lines
 
 
+def test_integers_before_their_table_stay_below_its_rows(tmp_path: Path) -> None:
+    texts = {
+        "gather.cpp": "void gather(const int* at, const float* table, float* out, long count) {\n"
+        "  for (long i = 0; i < count * 64; ++i) out[i] = table[at[i / 64] * 64 + i % 64];\n}\n",
+        "right.py": "import torch\n\n\ndef gather(at, table, out, count):\n    out.copy_(table[at.long()])\n\n\ndef arguments():\n"
+        "    return [dict(at=torch.randint(0, 5000, (n,)).int(), table=torch.randn(5000, 64), out=torch.empty(n, 64), count=n) for n in (400, 9000)]\n",
+    }
+    write_texts(tmp_path, texts)
+    to, given = tmp_path / "made", f"{tmp_path}/right.py:arguments"
+    list(bring(f"{tmp_path}/right.py:gather", tmp_path / "gather.cpp", "gather", to, arguments=given))
+    at, table, _ = catalog.load(str(to)).spec.tensors
+    assert (at.values, table.shape) == (("index:table_0",), ("table_0", "64"))
+
+
 def test_a_modules_parameter_is_the_argument_that_is_a_copy_of_it(tmp_path: Path) -> None:
     """The engine's module keeps its own copy, transposed; what is right is a module of torch's, initialised in place."""
     texts = {
