@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from harness.cpp import without_dead_conditionals
 from harness.export.dropin import PROGRAMMATIC, ExportError, describe, most_bytes
 from harness.export.launcher import decides
 from harness.farside.forms import take_arguments, take_inputs
@@ -53,7 +54,7 @@ def patch(spec: Spec, own: str, winner: str, name: str, device: Device, *, packa
             asked=asked,
         ),
         str(path.with_name(f"{module}.py")): render.get_template("init.py.j2").render(context),
-        str(path.with_name(source)): winner,
+        str(path.with_name(source)): without_dead_conditionals(winner),
     }
 
 
