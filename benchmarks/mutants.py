@@ -48,8 +48,10 @@ TESTS = {
     "harness/judge/search.py": ("harness/test_bands.py", "harness/test_evaluate.py"),
     "harness/judge/comparisons.py": ("harness/test_contests.py", "harness/test_evaluate.py"),
     "harness/checks/crossings.py": ("harness/test_crossings.py",),
-    "harness/judge/many_calls.py": ("harness/test_module_state.py", "cheats/test_cheats.py"),
-    "harness/judge/verification.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_properties.py"),
+    "harness/judge/many_calls.py": ("harness/test_module_state.py", "harness/test_evaluate.py", "cheats/test_cheats.py"),
+    "harness/judge/verification.py": (
+        "harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_properties.py", "harness/test_lists_and_zeros.py",
+    ),
     "harness/judge/session.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_fitting.py"),
     "harness/evaluate.py": (
         "harness/test_kept_answers.py", "harness/test_contests.py", "harness/test_evaluate.py", "harness/test_engines.py",
