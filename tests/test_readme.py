@@ -122,3 +122,12 @@ def test_what_the_page_on_structure_points_to_is_there() -> None:
                     f"{node.name}.{one.name}" for one in inner if hasattr(one, "name")
                 }
         assert set(re.findall(r"`([\w.]+)`", names)) <= defined, row
+
+
+def test_the_help_of_a_command_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    import run as door
+
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in door.COMMANDS:
+        lines = door.parser_of(command).format_help().splitlines()
+        assert len(lines) <= 50 and max(map(len, lines)) <= 80, f"{command}: {len(lines)} lines"
