@@ -49,9 +49,9 @@ its arithmetic makes, because few of its elements are left to show it."""
 FEW, FEW_DRAWS = 64, 6
 """An output of fewer elements shows too little of its noise: of a loss's single number the reference in fp32 may be right by
 chance, where a difference of large sums cancels. There it is the largest of so many draws more."""
-DOUBT_DRAWS = 4
+DOUBT_DRAWS = 6
 """Draws of each kind more of a row's noise before an output is called wrong: of 262,144 rows of an attention two were off by four times a tolerance
-that came from one."""
+that came from one. By four more an honest difference of two scores was wrong once in 400 times, by six not in 1,200."""
 STEEP = 2.0**-17
 """Noise, as a share of the row's largest value, beyond which it may be a step (rounding to a code, a threshold, a
 pick)."""
@@ -75,7 +75,7 @@ the next narrower type, and for types of 16 bits and fewer an eighth of the outp
 BETWEEN_DRAWS = 8
 """Roundings of every operator's result to a 16-bit dtype, the largest of which counts. What several roundings make together is about normal: of
 8 draws one element in 2,000 shows less than half of its deviation, so before anything is called wrong there are BETWEEN_DRAWS * (1 + DOUBT_DRAWS),
-of which one in 10^17 does."""
+of which one in 10^23 does."""
 SHORT_SUM = 64
 """Terms of a sum that engines keep in 16 bits, at most; longer ones earn one roundoff for each term, no more: a term left away would pass."""
 ROUNDINGS_BYTES = 2 << 30
