@@ -431,11 +431,11 @@ def tensor_bytes(one: Any) -> int:
 
 def memory(path: Path) -> tuple[int, int]:
     """Bytes of the tensors that get_inputs gives and of what a judge needs of a GPU, found on torch's device without data."""
-    space: dict[str, Any] = {"__name__": "problem"}
+    space: dict[str, Any] = {}  # as KernelBench executes it
     inputs = 0
     try:
         with torch.device("meta"), torch.no_grad():
-            exec(compile(path.read_text(), str(path), "exec"), space)
+            exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), space)
             given = space["get_inputs"]()
             inputs = sum(map(tensor_bytes, given))
             model = space["Model"](*space["get_init_inputs"]())
@@ -467,7 +467,7 @@ def prepare(problem: Problem, drafts: Path, capability: tuple[int, int] | None) 
         torch.cuda.is_available = lambda: True
         torch.cuda.get_device_capability = lambda *_: capability
         try:
-            exec(compile(path.read_text(), str(path), "exec"), {"__name__": "draft"})
+            exec(compile(path.read_text(), str(path), "exec", dont_inherit=True), {})
         except subprocess.CalledProcessError:
             return {"why": "the draft does not compile"}
     return {"why": "", "draft_s": round(drafted_s, 1), "build_s": round(time.monotonic() - began, 1)}

@@ -100,6 +100,14 @@ def problems(*counts: int) -> list[own.Problem]:
     return [own.Problem(Path(f"{number}.py"), level, number) for level, number in names]
 
 
+def test_a_problem_may_have_dataclasses(tmp_path):
+    """Of a module that is none of Python's, as KernelBench executes it."""
+    path = tmp_path / "1_Data.py"
+    kept = "import dataclasses\n\n@dataclasses.dataclass\nclass Kept:\n    x: torch.Tensor\n    more: int = 2\n\nclass Model("
+    path.write_text("from __future__ import annotations\n" + PROBLEM.replace("class Model(", kept))
+    assert own.memory(path)[0] > 0
+
+
 def test_levels_are_mixed_evenly_in_the_seeds_order():
     order = own.mixed(problems(100, 100, 50), 1)
     assert [sum(one.level == level for one in order[:50]) for level in (1, 2, 3)] == [20, 20, 10]
