@@ -373,7 +373,8 @@ def _go_on(
     that need least come first. `results` are changed in place; `once`: the samples that each had first."""
     left_s = GO_ON_S[session.device]
     while not request.itself:
-        needed = {at: _samples_needed(session, request, result) for at, result in enumerate(results)}
+        unlike = _find_unlike(session, request, cases, results)
+        needed = {at: _samples_needed(session, request, one) for at, one in enumerate(results) if at not in unlike}
         costs = {at: count * results[at].seconds / results[at].samples for at, count in needed.items() if count}
         at = min(costs, key=lambda one: costs[one], default=None)
         if at is None or costs[at] > left_s:
@@ -392,6 +393,20 @@ def _samples_needed(session: EvaluationSession, request: ComparisonRequest, resu
         return 0
     room = max(gain.median - (1 + margin), ROOM * margin)
     return math.ceil(result.samples * (((gain.median - gain.low) / room) ** 2 - 1)) or 1
+
+
+def _find_unlike(
+    session: EvaluationSession, request: ComparisonRequest, cases: list[Case], results: list[ComparisonTimes]
+) -> set[int]:
+    """On a GPU, indices of cases whose ratio is far from that of the same workload in another state of the cache: one process was unlucky, and
+    who goes on until another one is would find gains that are none."""
+    gains = [result.speedup(request.mine).median for result in results]
+    found = set()
+    for at, (workload, _, on) in enumerate(cases):
+        states = [gains[i] for i, (what, _, where) in enumerate(cases) if (what, where) == (workload, on)]
+        if session.device == "cuda" and max(states) > UNLIKE * min(states):
+            found.add(at)
+    return found
 
 
 def _find_far_off(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge import comparisons
 from harness.records import Comparison, Interval
 from harness.timing import comparison
-from harness.timing.comparison import MARGIN, compare, geometric_mean, median_interval
-from harness.timing.interleaved import ComparisonTimes
+from harness.timing.comparison import compare, geometric_mean, median_interval
 
 
 @pytest.mark.parametrize(
@@ -102,29 +98,3 @@ def test_a_weighted_interval_is_as_wide_as_what_weighs_most() -> None:
         comparison.weigh([noisy, [1.2] * 40], [1.0, 99.0]),
     )
     assert wide.high - wide.low > 10 * (narrow.high - narrow.low)
-
-
-def series(ratio: float, samples: int = 24) -> ComparisonTimes:
-    """Of one pair of processes: the candidate as much faster, samples a thousandth apart."""
-    ratios = [ratio * (1 + at / 1000) for at in range(-samples // 2, samples // 2)]
-    own = {"candidate": ratios}
-    return ComparisonTimes({"candidate": 1.0}, own, {"candidate": []}, samples, {"candidate": True}, own, seconds=0.5)
-
-
-@pytest.mark.parametrize(("device", "gain"), [("cuda", 1.08), ("cpu", 1.14)])
-def test_a_case_goes_on_that_one_unlucky_process_kept_from_faster(
-    device: str, gain: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = list[int]()
-
-    def again(_session: object, _request: object, _case: object, blocks: tuple[int, int]) -> ComparisonTimes:
-        asked.append(blocks[0])
-        return series(gain, blocks[0])
-
-    monkeypatch.setattr(comparisons, "_fairly", again)
-    monkeypatch.setattr(comparisons, "_anew", lambda *_: None)
-    session, request = SimpleNamespace(device=device), SimpleNamespace(itself=False, mine="candidate")
-    results = [series(gain).join(series(0.99)), series(1.0)]
-    comparisons._go_on(session, request, [None, None], results, [24, 24])  # type: ignore[arg-type, list-item]
-    found = [str(compare(one.speedup("candidate"), MARGIN[device])) for one in results]
-    assert found == ["FASTER", "SAME"] and asked, found

@@ -221,7 +221,8 @@ NOISY = [8.6, 9.0, 9.5, 9.52, 9.55, 9.6, 10.0, 10.5]
     [
         ("cpu", 1.0, NOISY, 4, "FASTER"),  # it goes on in fresh processes until it is found
         ("cpu", 60.0, NOISY, 2, "UNCLEAR"),  # but not longer than it may
-        ("cuda", 1.0, NOISY, 2, "UNCLEAR"),
+        ("cuda", 1.0, NOISY, 4, "FASTER"),
+        ("cuda", 60.0, NOISY, 2, "UNCLEAR"),
         ("cpu", 1.0, [time * 1.05 for time in NOISY], 1, "UNCLEAR"),  # beside itself it does not
     ],
 )
