@@ -171,16 +171,24 @@ def _small(kernel: Kernel, dtype: str) -> Iterator[Workload | CheckLine]:
 
 
 def _fewer_rows(spec: Spec, workload: Workload) -> Workload | None:
-    """The first axis of the first output cut down, where the spec's shapes allow it."""
-    for axis in spec.outputs[0].shape:
-        if axis in spec.axes and workload.axes[axis] > FEW_ROWS:
-            cut = workload.model_copy(update={"axes": {**workload.axes, axis: FEW_ROWS}, "timed": False})
-            try:
-                Spec.model_validate(spec.model_copy(update={"workloads": (*spec.workloads, cut)}).model_dump())
-            except ValueError:
-                continue
-            return cut
-    return None
+    """Axes cut down until it is small, where the spec's shapes allow it: of the first output, then rows of the other tensors."""
+    cut = workload
+    for axis in (*spec.outputs[0].shape, *(extent for tensor in spec.tensors for extent in tensor.shape[:1])):
+        if (
+            axis not in spec.axes
+            or cut.axes[axis] <= FEW_ROWS
+            or (cut != workload and _elements(spec, cut) <= EMULATED_ELEMENTS)
+        ):
+            continue
+        fewer = cut.model_copy(update={"axes": {**cut.axes, axis: FEW_ROWS}, "timed": False})
+        try:
+            Spec.model_validate(spec.model_copy(update={"workloads": (*spec.workloads, fewer)}).model_dump())
+        except ValueError:
+            continue
+        cut = fewer
+        if axis in spec.outputs[0].shape and _elements(spec, cut) <= SMALL_ELEMENTS * 64:
+            break
+    return cut if cut != workload else None
 
 
 def _baseline(

@@ -361,6 +361,22 @@ def test_integers_before_their_table_stay_below_its_rows(tmp_path: Path) -> None
     assert (at.values, table.shape) == (("index:table_0",), ("table_0", "64"))
 
 
+def test_a_large_table_is_cut_down_where_a_folder_is_checked(tmp_path: Path) -> None:
+    texts = {
+        "spec.py": "from kernels.spec import Size, Spec, Tensor, Workload\n\nSPEC = Spec(name='rows_of', summary='rows of a table', axes=('rows', 'count'), dtypes=('float32',),\n"
+        "    arguments=(Tensor(name='table', role='input', shape=('rows', '4096')), Tensor(name='at', role='input', shape=('count',), dtype='int32', values=('index:rows',)),\n"
+        "        Tensor(name='out', role='output', shape=('count', '4096')), Size(name='rows'), Size(name='count')),\n"
+        "    workloads=(Workload(axes={'rows': 2100, 'count': 1}, dtype='float32'),))\n",
+        "reference.py": "def reference(table, at):\n    return {'out': table[at.long()]}\n",
+        "baseline.cpp": '#include <cstdint>\nextern "C" void rows_of_float32(const float* table, const int32_t* at, float* out, int64_t rows, int64_t count) {\n'
+        "  for (int64_t i = 0; i < count * 4096; ++i) out[i] = table[at[i / 4096] * 4096 + i % 4096];\n}\n",
+    }
+    write_texts(tmp_path / "rows_of", texts)
+    lines = list(check(str(tmp_path / "rows_of"), None, lambda _said: None))
+    (reference,) = [line for line in lines if line.what == "reference"]
+    assert reference.kind == "right" and "rows=3 " in reference.said, reference
+
+
 def test_a_modules_parameter_is_the_argument_that_is_a_copy_of_it(tmp_path: Path) -> None:
     """The engine's module keeps its own copy, transposed; what is right is a module of torch's, initialised in place."""
     texts = {
