@@ -200,7 +200,7 @@ class _Translation:
             given = [ast.unparse(one) for one in node.value.args]
             known = outs is not None and len(outs) - (self.device == "cuda") == len(given)
             return not known or any(out and one not in self.fresh for out, one in zip(outs or [], given, strict=False))
-        if not isinstance(node, ast.Assign):
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
             return True
         (target,) = node.targets
         if (

@@ -309,6 +309,7 @@ CHANGES = {
     "n = n if n else 1": "n if n else 1",
     "self.seen += 1": "AugAssign",
     "scaled = scaled + 1": "scaled + 1",
+    "other = scaled = scaled": "Assign",
     "other = self": "gives the module itself away",
     "first, *rest = halved(scaled, 2)": "several names",
     "print(n)": "print",
