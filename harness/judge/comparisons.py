@@ -400,11 +400,15 @@ def _find_unlike(
 ) -> set[int]:
     """On a GPU, indices of cases whose ratio is far from that of the same workload in another state of the cache: one process was unlucky, and
     who goes on until another one is would find gains that are none."""
-    gains = [result.speedup(request.mine).median for result in results]
-    found = set()
+    return _far_apart(request, cases, results) if session.device == "cuda" else set()
+
+
+def _far_apart(request: ComparisonRequest, cases: list[Case], results: list[ComparisonTimes]) -> set[int]:
+    """Indices of cases whose ratio is far from that of the same workload in another state of the cache."""
+    gains, found = [result.speedup(request.mine).median for result in results], set()
     for at, (workload, _, on) in enumerate(cases):
         states = [gains[i] for i, (what, _, where) in enumerate(cases) if (what, where) == (workload, on)]
-        if session.device == "cuda" and max(states) > UNLIKE * min(states):
+        if max(states) > UNLIKE * min(states):
             found.add(at)
     return found
 
@@ -413,13 +417,11 @@ def _find_far_off(
     session: EvaluationSession, request: ComparisonRequest, cases: list[Case], results: list[ComparisonTimes]
 ) -> set[int]:
     """Indices of cases that say SLOWER, or FASTER by another ratio than the same workload in another state of the cache."""
-    gains = [result.speedup(request.mine) for result in results]
-    found = set()
-    for at, (workload, cache, on) in enumerate(cases):
-        said = _said(session, gains[at])
-        states = [gains[i] for i, (what, _, where) in enumerate(cases) if (what, where) == (workload, on)]
-        others = [gain.median for gain in states]
-        unlike = max(others) > UNLIKE * min(others) and gains[at].low <= BEYOND_CHANCE[session.device][cache]
+    apart, found = _far_apart(request, cases, results), set()
+    for at, ((_, cache, _), result) in enumerate(zip(cases, results, strict=True)):
+        gain = result.speedup(request.mine)
+        said = _said(session, gain)
+        unlike = at in apart and gain.low <= BEYOND_CHANCE[session.device][cache]
         if said is Comparison.SLOWER or (said is Comparison.FASTER and unlike):
             found.add(at)
     return found
