@@ -21,7 +21,7 @@ from harness.device import ArgumentBuffers, cuda_library
 from harness.farside import sandbox
 from harness.farside.worker import send
 from harness.processes import libraries, scratch
-from harness.processes.watchdog import Watchdog
+from harness.processes.watchdog import Watchdog, read_at_once
 from harness.records import Outcome
 
 if TYPE_CHECKING:
@@ -68,19 +68,10 @@ def _popen(same_addresses: bool, command: list[str], **how: Any) -> subprocess.P
     return subprocess.Popen(command, **how)
 
 
-def _read(path: str) -> bytes:
-    """A small file of /proc, as it is read before and behind each request: without what `open` and `Path` take."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, 1 << 14)
-    finally:
-        os.close(descriptor)
-
-
 def _rests(task: str) -> bool:
     """Whether the thread is stopped, or no more."""
     try:
-        return _read(f"{task}/stat").rpartition(b")")[2].split(maxsplit=1)[0] in b"TtZX"
+        return read_at_once(f"{task}/stat").rpartition(")")[2].split(maxsplit=1)[0] in "TtZX"
     except OSError:
         return True
 
@@ -419,8 +410,8 @@ class Worker:
         kernel does not say."""
         place = f"/proc/{self.process.pid}/task/{self.process.pid}"
         try:
-            taken = int(_read(f"{place}/schedstat").split()[0])
-            waits = _read(f"{place}/status").rpartition(b"\nvoluntary_ctxt_switches:")[2].split()[0]
+            taken = int(read_at_once(f"{place}/schedstat").split()[0])
+            waits = read_at_once(f"{place}/status").rpartition("\nvoluntary_ctxt_switches:")[2].split()[0]
             return taken * 1e-9, int(waits)
         except (OSError, ValueError, IndexError):
             return 0.0, 0
