@@ -309,6 +309,14 @@ def test_a_function_of_torchs_own_is_called_and_not_copied(tmp_path: Path, funct
     ]
 
 
+def bring_beside(folder: Path, texts: dict[str, str], source: str) -> Path:
+    """The folder that is made of `source`, a function of that name, beside right.py's function of the same name and its arguments."""
+    write_texts(folder, texts)
+    name, to = Path(source).stem, folder / "made"
+    list(bring(f"{folder}/right.py:{name}", folder / source, name, to, arguments=f"{folder}/right.py:arguments"))
+    return to
+
+
 def test_headers_above_and_optional_tensors_of_a_function_that_returns_its_output(tmp_path: Path) -> None:
     texts = {
         "csrc/setup.py": "",
@@ -338,9 +346,7 @@ def test_a_tables_rows_are_an_axis_that_integers_stay_below(tmp_path: Path) -> N
         "right.py": "import torch\n\n\ndef store(cache, slots, k, count, dim):\n    cache[slots.long()] = k\n\n\ndef arguments():\n"
         "    return [dict(cache=torch.randn(5000, 64), slots=torch.randperm(5000)[:n].int(), k=torch.randn(n, 64), count=n, dim=64) for n in (40, 900, 4000)]\n",
     }
-    write_texts(tmp_path, texts)
-    to, given = tmp_path / "made", f"{tmp_path}/right.py:arguments"
-    list(bring(f"{tmp_path}/right.py:store", tmp_path / "store.cpp", "store", to, arguments=given))
+    to = bring_beside(tmp_path, texts, "store.cpp")
     cache, slots, _ = catalog.load(str(to)).spec.tensors
     assert (cache.role, cache.shape, slots.values) == ("inout", ("cache_0", "64"), ("permutation:cache_0",))
     lines = list(check(str(to), None, lambda _said: None))
@@ -354,10 +360,7 @@ def test_integers_before_their_table_stay_below_its_rows(tmp_path: Path) -> None
         "right.py": "import torch\n\n\ndef gather(at, table, out, count):\n    out.copy_(table[at.long()])\n\n\ndef arguments():\n"
         "    return [dict(at=torch.randint(0, 5000, (n,)).int(), table=torch.randn(5000, 64), out=torch.empty(n, 64), count=n) for n in (400, 9000)]\n",
     }
-    write_texts(tmp_path, texts)
-    to, given = tmp_path / "made", f"{tmp_path}/right.py:arguments"
-    list(bring(f"{tmp_path}/right.py:gather", tmp_path / "gather.cpp", "gather", to, arguments=given))
-    at, table, _ = catalog.load(str(to)).spec.tensors
+    at, table, _ = catalog.load(str(bring_beside(tmp_path, texts, "gather.cpp"))).spec.tensors
     assert (at.values, table.shape) == (("index:table_0",), ("table_0", "64"))
 
 
