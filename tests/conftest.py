@@ -87,4 +87,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if not item.get_closest_marker("gpu"):
         return (yield)
     with FileLock(Path(tempfile.gettempdir()) / f"astrolabe-gpu-{os.getuid()}.lock"):
-        return (yield)
+        said = yield
+    # The next test's workers are other processes: what torch keeps here for reuse is not theirs.
+    if "torch" in sys.modules:
+        gc.collect()
+        sys.modules["torch"].cuda.empty_cache()
+    return said
