@@ -1,16 +1,19 @@
 """The workbench for a coding agent outside, and the run that its submissions are rounds of. No protocol here (mcp_server.py).
 
-One thread does all that needs the evaluator, in the order of the calls. The run is started or resumed there as any other
+One thread does all that needs the device, in the order of the calls. The run is started or resumed there as any other
 process would, with the same lock, checkpoints and gates, and pauses at its checkpoint whenever it waits for the client; the
-evaluator stays warm in between. A call that takes longer than a client may wait for goes on: asked again, it is joined.
+evaluator stays warm in between. What needs no device is answered by another thread while the run measures its baseline or a
+submission: a client reads and compiles within seconds. A call that takes longer than a client may wait for goes on: asked
+again, it is joined.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as StillAtWork
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,9 +36,17 @@ from nodes import ledger
 from nodes.context import Context
 from nodes.policies.client import ClientPolicy
 from nodes.policies.render import data, describe_kernel, timing_table
+from nodes.policies.trim import printable
 from nodes.state import State
 from nodes.stops import standing
-from nodes.workbench.arguments import MAKERS, Arguments, CompileArguments, SubmitArguments
+from nodes.workbench.arguments import (
+    MAKERS,
+    Arguments,
+    CompileArguments,
+    ReadArguments,
+    ScheduleArguments,
+    SubmitArguments,
+)
 from nodes.workbench.arguments import TOOLS as BENCH
 from nodes.workbench.bench import Workbench
 from nodes.workbench.results import ToolResult
@@ -79,6 +90,11 @@ TOOLS: dict[str, type[Frozen]] = {
 }
 
 
+WITHOUT_DEVICE = (OperationArguments, ReadArguments, ScheduleArguments, CompileArguments)
+"""What a client may call while the run measures. Of `compile` that is the building: what it is to do `then` waits for its turn."""
+MEASURES_FIRST = (
+    "is measuring what comes before your turn; `operation`, `read`, `schedule` and `compile` answer meanwhile"
+)
 MOST_TRIALS = 40
 
 
@@ -88,6 +104,14 @@ def _of(median: float, low: float | None, high: float | None) -> str:
 
 class Wrong(ValueError):
     """A call that cannot be done; one sentence to the client."""
+
+
+@dataclass
+class _Work:
+    """One call. `beside` is its part that needs no device: what it said, or None where all is still to be done in turn."""
+
+    turn: Future[str]
+    beside: Future[str | None] | None
 
 
 @dataclass
@@ -117,22 +141,33 @@ class Service:
         self._state: State = {}
         self._progress = self._refused = ""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="serving")
-        self._pending: dict[str, Future[str]] = {}
+        self._side = ThreadPoolExecutor(1, thread_name_prefix="beside")
+        self._opened = threading.Event()
+        """The run's context is there, or could not be had."""
+        self._measures = threading.Event()
+        """The run is begun or gone on with; unset, it waits for the client."""
+        self._pending: dict[str, _Work] = {}
+        self._last_beside: Future[str | None] | None = None
         self._guard = threading.Lock()
         if self.run is not None:
+            self._measures.set()
             self._pool.submit(self._ready)  # while the client is still saying hello
 
     def start_soon(self, arguments: StartArguments) -> None:
         """Begin the run now, while the client is still saying hello; what goes wrong is said to its first call."""
-        self._pending[f"start {arguments.model_dump_json()}"] = self._pool.submit(self._do, "start", arguments, "")
+        self._measures.set()
+        self._pending[f"start {arguments.model_dump_json()}"] = _Work(self._pool.submit(self._start, arguments), None)
 
     def close(self, grace_s: float) -> bool:
         """End the workers; False where work is still going on after `grace_s`, which is lost as by a kill: nothing is."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._opened.set()  # nobody waits for it any more
+        for pool in (self._side, self._pool):
+            pool.shutdown(wait=False, cancel_futures=True)
         done = threading.Event()
 
         def ended() -> None:
-            self._pool.shutdown(wait=True)
+            for pool in (self._side, self._pool):
+                pool.shutdown(wait=True)
             done.set()
 
         threading.Thread(target=ended, daemon=True).start()
@@ -171,9 +206,12 @@ class Service:
         with self._guard:
             work = self._pending.get(key)
             if work is None:
-                work = self._pending[key] = self._pool.submit(self._do, name, arguments, client)
+                work = self._pending[key] = self._begin_work(name, arguments, client)
+        until = time.monotonic() + self._wait_s
         try:
-            said = work.result(self._wait_s)
+            said = work.beside.result(self._wait_s) if work.beside else None
+            if said is None:
+                said = work.turn.result(max(0.0, until - time.monotonic()))
         except StillAtWork:
             return (
                 f"{name} is still at work after {self._wait_s:g} s ({self._doing()}): call it again with the same "
@@ -185,6 +223,12 @@ class Service:
         self._forget(key)
         return said
 
+    def _begin_work(self, name: str, arguments: Frozen, client: str) -> _Work:
+        beside = None
+        if self._measures.is_set() and isinstance(arguments, WITHOUT_DEVICE):
+            beside = self._last_beside = self._side.submit(self._beside, name, arguments, client)
+        return _Work(self._pool.submit(self._do, name, arguments, client, beside, self._last_beside), beside)
+
     def _forget(self, key: str) -> None:
         with self._guard:
             self._pending.pop(key, None)
@@ -192,17 +236,45 @@ class Service:
     def _doing(self) -> str:
         return data(self._progress, "progress") if self._progress else "starting"
 
+    def progress(self) -> str:
+        """What is at work, in one line."""
+        return " ".join(printable(self._progress or "starting").split())[:200]
+
+    # --- beside the run's measurements ---------------------------------------------------------------------------
+
+    def _beside(self, name: str, arguments: Frozen, client: str) -> str | None:
+        """The call's answer where it needs no device; None where it has to wait for its turn."""
+        self._opened.wait()
+        return self._answer(name, arguments, self._context, client, beside=True) if self._context else None
+
+    def _answer(
+        self, name: str, arguments: Frozen, context: Context, client: str, *, beside: bool = False
+    ) -> str | None:
+        if isinstance(arguments, OperationArguments):
+            return describe_kernel(context.visible_spec(self._state), context.evaluator.facts, context.reference())
+        return self._work(name, cast(Arguments, arguments), context, client, beside=beside)
+
     # --- on the one thread ---------------------------------------------------------------------------------------
 
-    def _do(self, name: str, arguments: Frozen, client: str) -> str:
+    def _do(
+        self,
+        name: str,
+        arguments: Frozen,
+        client: str,
+        own: Future[str | None] | None,
+        before: Future[str | None] | None,
+    ) -> str:
+        """The call in its turn, after what was called `before` it beside a measurement; unless its `own` part there was all."""
+        if before is not None:
+            wait([before])
+        if own is not None and (said := own.result()) is not None:
+            return said
         if isinstance(arguments, StartArguments):
             return self._start(arguments)
         context = self._ready()
-        if isinstance(arguments, OperationArguments):
-            return describe_kernel(context.visible_spec(self._state), context.evaluator.facts, context.reference())
         if isinstance(arguments, FinishArguments):
             return self._finish(arguments, client)
-        return self._work(name, cast(Arguments, arguments), context, client)
+        return cast(str, self._answer(name, arguments, context, client))
 
     def _start(self, arguments: StartArguments) -> str:
         if self.run is not None:
@@ -211,6 +283,7 @@ class Service:
             begun = self._begin(arguments)
         except (RunError, KernelError, DeviceError) as error:
             self._refused = " ".join(str(error).split())[:500]
+            self._waits()
             raise Wrong(self._refused) from None
         self.run = RunFolder(self.runs.runs_dir, begun.record.run_id)
         try:
@@ -231,13 +304,21 @@ class Service:
         return self._context
 
     def _session(self, work: Callable[[], Ending]) -> None:
+        self._measures.set()
         try:
             self._ending = work()
         except (RunError, KernelError, DeviceError, MissingTool) as error:
             raise Wrong(" ".join(str(error).split())[:500]) from None
+        finally:
+            self._waits()
         assert self.run is not None
         self._state = cast(State, self.runs.snapshot(self.run).values)
         self._progress = ""
+
+    def _waits(self) -> None:
+        """Nothing is measured until the client calls for it."""
+        self._measures.clear()
+        self._opened.set()
 
     @contextmanager
     def _held(
@@ -245,16 +326,19 @@ class Service:
     ) -> Iterator[Context]:
         """The one context of this server, opened by its first session."""
         if self._context is None:
+            self._state = {**State(settings=record.settings), **state}
             self._context = self._stack.enter_context(self._opens(run, record, state, self.say))
+            self._opened.set()
         yield self._context
 
-    def _work(self, name: str, arguments: Arguments, context: Context, client: str) -> str:
+    def _work(self, name: str, arguments: Arguments, context: Context, client: str, *, beside: bool) -> str | None:
+        """What a tool says; `beside` a measurement None where what was built is to be checked or timed."""
         policy = cast(ClientPolicy, context.policies["coder"])
-        settings, round_ = self._state["settings"], self._state.get("round", 0)
+        settings, round_ = self._state["settings"], self._state.get("round") or 1
         past = policy.list_calls()
         here = [e for e in past if e.question.facts["round"] == str(round_)]
         used = sum(e.seconds for e in here)
-        if "incumbent" not in self._state:
+        if "incumbent" not in self._state and ("baseline" in self._state or not beside):
             raise Wrong("the baseline did not pass: `state` says why")
         if name not in FREE and (used >= settings.tool_seconds or len(here) >= settings.turns):
             raise Wrong(
@@ -262,17 +346,20 @@ class Service:
             )
         compiled = [e.question.facts for e in past if e.question.facts["tool"] in MAKERS]
         last = next((facts["candidate"] for facts in reversed(compiled) if facts["candidate"]), "")
+        best = self._state["incumbent"].candidate if "incumbent" in self._state else settings.source
         bench = Workbench(
-            context.evaluator, context.store, context.visible_spec(self._state), baseline=settings.source,
-            incumbent=self._state["incumbent"].candidate, attempts=self._state.get("attempts", ()),
-            reference=context.reference(),
+            context.evaluator, context.store, context.visible_spec(self._state), baseline=settings.source, incumbent=best,
+            attempts=self._state.get("attempts", ()), reference=context.reference(),
         )  # fmt: skip
         submits = isinstance(arguments, SubmitArguments) or "submit" in getattr(arguments, "then", ())
         if submits and self._over():
             raise Wrong(f"the run is {self._over()}: nothing can be submitted any more")
         if isinstance(arguments, CompileArguments) and not last and not arguments.base:
             arguments = arguments.model_copy(update={"base": "incumbent"})
-        found = bench.do(arguments, last)
+        then = arguments.then if isinstance(arguments, CompileArguments) else ()
+        found = bench.do(arguments.model_copy(update={"then": ()}) if beside and then else arguments, last)
+        if beside and then and found.outcome is Outcome.PASSED:
+            return None
         policy.keep_call(client, round_, name, arguments.model_dump_json(exclude_defaults=True), found)
         left = (
             f"(call {len(here) + 1} of {settings.turns} in round {round_}; tools took {used + found.seconds:.1f} s of "
@@ -307,10 +394,13 @@ class Service:
         """The run's state; of that round's attempt first, where one is named."""
         if self.run is None:
             return "no run is begun: `start` begins one"
-        if self._ending is None:
+        state, settings = self._state, self._state.get("settings")
+        if settings is None:
             return f"run {self.run.id}: {self._doing()}"
-        state, settings = self._state, self._state["settings"]
-        ended = "waits for what you submit" if self._ending.state == "paused" else self._ending.state
+        if self._ending is None:
+            ended = MEASURES_FIRST
+        else:
+            ended = "waits for what you submit" if self._ending.state == "paused" else self._ending.state
         said = [f"run {self.run.id}: {ended}, round {state.get('round', 0)} of {settings.stop.rounds}"]
         attempts = state.get("attempts", [])
         for attempt in attempts if round_ is None else [a for a in attempts if a.round == round_]:
@@ -372,7 +462,7 @@ class Service:
         self._progress = f"{kind}: {text}"
 
     def state(self, state: State) -> None:
-        pass
+        self._state = state
 
     def paused(self) -> nullcontext[None]:
         return nullcontext()

@@ -47,8 +47,10 @@ def profiler(state: State, runtime: Runtime[Context]) -> dict:
     # Once for the run: what is measured again after a kill would be other words, and an answer paid for twice.
     known = state.get("device")
     device = known if known is not None and known.compute else context.evaluator.measure_facts()
-    # The rules plan by timings alone: their first candidate does not wait for a profiler, which takes ten seconds on a GPU.
-    calls = round_ > 1 or any(context.policies[one].name != "rules" for one in READERS)
+    # The rules plan by timings alone: their first candidate does not wait for a profiler, which takes ten seconds on a GPU and more.
+    # A client never does: it is shown no finding, and has `profile`.
+    readers = {context.policies[one].name for one in READERS}
+    calls = "client" not in readers and (round_ > 1 or readers != {"rules"})
     probes = context.evaluator.probes(context.evaluator.build(incumbent.candidate), calls=calls)
     finding = context.policies["profiler"].answer(
         ProfilerRequest(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +66,16 @@ def service(
         return Begun(record(settings(policy=POLICY, **LIMITS | changes)), BASELINE)
 
     return Service(RunService(folder, open_context), begin, run_id=run_id, wait_s=30.0)
+
+
+class Held(PaperEvaluator):
+    """Measures nothing before it may, and says when it was asked to."""
+
+    may = threading.Event()
+
+    def _measure(self, verdict: Any, incumbent: str | None, held_out: bool) -> Any:
+        assert self.may.wait(60.0)
+        return super()._measure(verdict, incumbent, held_out)
 
 
 class Talk:
@@ -128,6 +139,43 @@ def test_a_client_works_round_by_round_and_everything_is_in_the_run(tmp_path: Pa
     assert kept[0].model == "mcp:mcp" or kept[0].model.startswith("mcp:")
 
 
+def test_what_needs_no_device_is_answered_while_the_run_measures(tmp_path: Path) -> None:
+    Held.may.clear()
+    made = service(tmp_path, Held)
+    made.start_soon(StartArguments(kernel="silu_and_mul"))
+
+    async def conversation(say: Talk) -> None:
+        assert "out = 2 * input" in await say("operation")
+        assert "run run: is measuring what comes before your turn" in await say("state")
+        assert "speed 1.0" in await say("read", what="source", name="baseline")
+        assert "COMPILE_ERROR" in await say("compile", source="compile error", then=["check", "submit"])
+        assert "compiles" in await say("compile", source="speed 1.2")
+        assert "(call 4 of 40 in round 1;" in await say("read", what="ledger")
+        told: list[str] = []
+
+        async def waits(_done: float, _total: float | None, message: str | None) -> None:
+            told.append(message or "")
+            Held.may.set()
+
+        checked = await say.client.call_tool("check", {}, progress_callback=waits)
+        assert "PASSED" in checked.content[0].text and told == ["baseline"]
+        Held.may.clear()
+
+        async def submits() -> None:
+            said = await say.client.call_tool("submit", {"notes": "wider"})
+            assert "round 1: PASSED, 1.200 [" in said.content[0].text
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(submits)
+            while "at work: " not in await say("state"):
+                await anyio.sleep(0.01)
+            assert "compiles" in await say("compile", source="speed 1.3")
+            Held.may.set()
+        assert "round 2: PASSED, 1.300 [" in await say("submit", notes="wider still")
+
+    talk(made, conversation)
+
+
 def test_a_kill_while_a_submission_is_measured_loses_nothing(tmp_path: Path) -> None:
     child = os.fork()
     if not child:
@@ -146,10 +194,10 @@ def test_a_kill_while_a_submission_is_measured_loses_nothing(tmp_path: Path) -> 
     assert RunFolder.find(tmp_path, "run").status.state == "interrupted"
 
     async def second(say: Talk) -> None:
-        said = await say("operation")  # the resumed run first ends the round that was submitted
+        # The resumed run first ends the round that was submitted; what was compiled before is still the last.
+        assert "(call 1 of 40 in round 2;" in await say("check")
         said = await say("state")
         assert "round 1: PASSED, 1.400 [" in said and "waits for what you submit, round 2 of 3" in said
-        assert "(call 1 of 40 in round 2;" in await say("check")  # what was compiled before is still the last
         await say("finish")
 
     talk(service(tmp_path, run_id="run"), second)
