@@ -85,7 +85,7 @@ def schedule(
     `lean`: sizes that packs do not divide have the last version only, which builds sooner.
     """
     return Schedule(versions={
-        d: _in_phases(programs(d, 1), workloads.get(d, [])) or tuple(_versions(programs, d, workloads.get(d, []), choice, lean)) for d in dtypes
+        d: _in_phases(programs(d, 1), workloads.get(d, []), choice.clusters) or tuple(_versions(programs, d, workloads.get(d, []), choice, lean)) for d in dtypes
     })  # fmt: skip
 
 
@@ -182,7 +182,13 @@ LONGEST_PHASES_S = 0.1
 ended after 20 s where the baseline took half a millisecond (H200)."""
 
 
-def _in_phases(program: KernelProgram, on_a_gpu: Sequence[Workload] = ()) -> tuple[ScheduleVersion, ...]:
+FEW_UNITS = 64
+"""Units of phases that clusters share: more of them keep half of an H200's multiprocessors busy."""
+
+
+def _in_phases(
+    program: KernelProgram, on_a_gpu: Sequence[Workload] = (), clusters: bool = False
+) -> tuple[ScheduleVersion, ...]:
     """The one version of a program whose definitions hand on in memory what they made; none of any other. Raises NoProgram where one
     block of a GPU would have too much to do at some of these workloads."""
     kernel = program.kernels[0]  # there is no other then
@@ -195,7 +201,9 @@ def _in_phases(program: KernelProgram, on_a_gpu: Sequence[Workload] = ()) -> tup
                 f"its definitions would follow each other in one block, for {seconds:.2g} s or more at {workload.label}"
             )
     members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
-    return (ScheduleVersion(narrow=False, kernels=(KernelPlan(members=members, sketch=Phases()),)),)
+    few = any(_value(program, kernel.units, workload) <= FEW_UNITS for workload in on_a_gpu)
+    sketch = Phases(clusters=clusters and few and kernel.holds_little)
+    return (ScheduleVersion(narrow=False, kernels=(KernelPlan(members=members, sketch=sketch),)),)
 
 
 CPU_LANES = 16

@@ -96,6 +96,12 @@ def _check_kernel(
     if isinstance(kernel, PhasesKernel) or isinstance(sketch, Phases):
         fits = isinstance(kernel, PhasesKernel) and isinstance(sketch, Phases)
         _require(fits, f"{at}.sketch", "must be phases where definitions go through memory, and only there")
+        if isinstance(kernel, PhasesKernel) and isinstance(sketch, Phases) and sketch.clusters:
+            _require(
+                kernel.holds_little and device != "cpu",
+                f"{at}.sketch.clusters",
+                "must be false where more than single numbers are kept of a unit, and on a CPU",
+            )
         return
     if isinstance(kernel, ProductKernel) or isinstance(sketch, Tiles):
         fits = isinstance(kernel, ProductKernel) and isinstance(sketch, Tiles)

@@ -11,7 +11,18 @@ from dataclasses import dataclass, field, replace
 import sympy
 import torch
 
-from compiler.draft.expressions import Expr, binary, cast, index_value, loads_of, make, put, symbols_of
+from compiler.draft.expressions import (
+    Expr,
+    binary,
+    cast,
+    compare,
+    index_value,
+    loads_of,
+    make,
+    put,
+    replace_indices,
+    symbols_of,
+)
 from compiler.draft.index import Index, _split, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition, NoDraft
@@ -25,8 +36,10 @@ SCATTERS = {"map": "", "add": "sum", "scatter_max": "max", "scatter_min": "min"}
 """What is stored at places, and how it joins what is there."""
 SORTS = ("sort", "sort_falling")
 NTHS = ("nth", "nth_falling")
-FOLDS = ("sum", "prod", "max", "min", "any", "all")
 """What would stand at a place of a row in order: a sort of which nothing else is read."""
+REACH = "reach"
+"""Of a row in falling order the first value at which the sum so far is enough."""
+FOLDS = ("sum", "prod", "max", "min", "any", "all")
 MOST_NTHS = 4
 
 
@@ -45,7 +58,8 @@ class Phase:
     by: tuple[Expr, Index] | None
     when: Expr | None
     rank: Expr | None = None
-    """Of `nth`."""
+    """Of `nth`; of `reach` whether a sum, `sum`, is enough."""
+    sum: Index | None = None
 
     @property
     def place(self) -> Index:
@@ -64,6 +78,13 @@ class PhasesKernel(PackedKernel):
     phases: list[Phase] = field(default_factory=list)
     held: dict[Buffer, Index] = field(default_factory=dict)
     """Elements of a unit of what only phases read."""
+
+    @property
+    def holds_little(self) -> bool:
+        """Whether all that is kept of a unit are single numbers, each by a reduction or a search: then blocks can share it."""
+        alone = (*FOLDS, *NTHS, REACH, "map")
+        whole = all(p.outer_end == 1 and p.definition.kind in alone and p.by is None for p in self.phases)
+        return self.unit != 0 and whole and all(count == 1 for count in self.held.values())
 
     @property
     def work(self) -> Index:
@@ -127,7 +148,8 @@ def _placed(program, definitions, outputs: set[Buffer], inout: set[str], units: 
         for phase in phases:
             _in_own_memory(phase, held, unit)
     for sort in [phase for phase in phases if phase.definition.kind in SORTS and phase.outer_end == 1]:
-        _select(program, sort, phases, held, unit)
+        if not _reach(program, sort, phases, held):
+            _select(program, sort, phases, held, unit)
     kernel = PhasesKernel(
         (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definitions[-1].order, unit=unit, units=units, phases=phases, held=held
     )  # fmt: skip
@@ -231,6 +253,61 @@ def _select(program, sort: Phase, phases: list[Phase], held: dict[Buffer, Index]
         held[buffer] = sympy.S.One
     phases.remove(sort)
     del held[values], held[places]
+    _read_instead(phases, found)
+
+
+def _reach(program, sort: Phase, phases: list[Phase], held: dict[Buffer, Index]) -> bool:
+    """Puts one search in place of a sort in falling order, its running sum, the first place where that is enough, and the value there.
+
+    Sums of falling values rise until these are below zero, so the first such place is found by sums over whole ranges of values."""
+    values, places = sort.definition.outs
+
+    def readers(buffer: Buffer) -> list[Phase]:
+        return [p for p in phases if any(load.args[0] is buffer for load in loads_of(p.roots))]
+
+    total, *taking = readers(values) or [sort]
+    most, *more = readers(total.definition.outs[0]) or [sort]
+    place = more[0] if len(more) == 1 else sort
+    gone = [sort, total, most, place]
+    kinds = [phase.definition.kind for phase in gone]
+    if kinds != ["sort_falling", "scan_sum", "max", "min"] or sort.definition.type != "float" or not taking:
+        return False
+    sums, best, at = (phase.definition.outs[0] for phase in gone[1:])
+    taken = make(
+        "load_at", values, sympy.S.Zero, sympy.S.One, make("load", at, sympy.S.Zero, type="int64_t"), type="float"
+    )
+    enough = most.value
+    while enough.op == "cast":
+        enough = enough.args[0]
+    same = replace_indices(most.value, lambda index: index.subs(most.inner, place.inner))
+    hit = compare("eq", same, make("load", best, sympy.S.Zero, type=same.type))
+    if (
+        any(phase.outer_end != 1 or set(phase.definition.outs) - held.keys() for phase in gone)
+        or any(phase.definition.outs[0] not in held for phase in phases[: min(map(phases.index, taking))])
+        or (readers(places), readers(best), readers(at)) != ([], [place], taking)
+        or {load for phase in taking for load in loads_of(phase.roots) if load.args[0] in (values, at)} != {taken, taken.args[3]}
+        or total.value is not make("load", values, total.inner, type="float")
+        or enough.op not in ("ge", "gt") or enough.args[0] is not make("load", sums, most.inner, type="float")
+        or most.inner in symbols_of(enough.args[1]) or {load.args[0] for load in loads_of(enough.args[1:])} & {values, sums}
+        or place.value.op != "where" or place.value.args[:2] != (hit, index_value(place.inner))
+    ):  # fmt: skip
+        return False
+    buffer = program.allocate((1,), values.dtype, f"{values.name}_reached")
+    sum = program.ranges.named(program.name("sum"), 1)
+    definition = replace(sort.definition, kind=REACH, outs=[buffer])
+    rank = make(enough.op, index_value(sum, "float"), enough.args[1], type="bool")
+    search = replace(sort, definition=definition, rank=rank, sum=sum, places=[sympy.S.Zero])
+    phases.insert(min(map(phases.index, taking)), search)
+    held[buffer] = sympy.S.One
+    _read_instead(phases, {taken: make("load", buffer, sympy.S.Zero, type="float")})
+    for phase in gone:
+        phases.remove(phase)
+    for out in (values, places, sums, best, at):
+        del held[out]
+    return True
+
+
+def _read_instead(phases: list[Phase], found: dict[Expr, Expr]) -> None:
     for phase in phases:
         phase.value = put(phase.value, found.get)
         phase.by = None if phase.by is None else (put(phase.by[0], found.get), phase.by[1])

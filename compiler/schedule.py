@@ -139,6 +139,8 @@ class Phases(Frozen):
     """A block, as wide as it has work, to a unit: definitions one after another, what they hand on in its memory."""
 
     sketch: Literal["phases"] = "phases"
+    clusters: bool = False
+    """Whether up to eight blocks share a unit where units are few: of which single numbers are all that is kept."""
 
 
 Sketch = Annotated[

@@ -30,6 +30,7 @@ from compiler.schedule import (
     Columns,
     Elements,
     KernelPlan,
+    Phases,
     Rows,
     RowTiles,
     Schedule,
@@ -115,7 +116,7 @@ class HostFile:
         if isinstance(kernel, PhasesKernel):
             from compiler.codegen.phases import phases_function
 
-            return phases_function(program, kernel, name, cpu=False)
+            return phases_function(program, kernel, name, cpu=False, clusters=_shares(plan))
         return elements_function(program, kernel, name, narrow, _ragged(plan))
 
     def _name(self, key: tuple, plan: KernelPlan) -> str:
@@ -239,7 +240,8 @@ class HostFile:
         if isinstance(kernel, PhasesKernel):
             from compiler.codegen.phases import launch_phases
 
-            return launch_phases(program, function)
+            self.clusters |= _shares(plan)
+            return launch_phases(program, function, _shares(plan))
         return self._launch_elements(program, together, narrow)
 
     def _launch_columns(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
@@ -432,7 +434,7 @@ class HostFile:
         without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
         without += [] if "launch_with_shared<" in body else ["#define WITHOUT_STREAMS"]
         without += [] if "team_first<" in body else ["#define WITHOUT_FIRSTS"]
-        in_phases = "launch_phases(" in body or "launch_one_unit<" in body
+        in_phases = "launch_phases<" in body or "launch_one_unit<" in body
         without += [] if in_phases else ["#define WITHOUT_PHASES"]
         without += [] if "launch_with" in body or in_phases else ["#define WITHOUT_ATTRIBUTES"]
         without += [] if "wait_for_predecessor" in body else ["#define WITHOUT_PDL"]
@@ -464,6 +466,10 @@ class HostFile:
                 *self.entries,
             ]
         )
+
+
+def _shares(plan: KernelPlan) -> bool:
+    return isinstance(plan.sketch, Phases) and plan.sketch.clusters
 
 
 def _ragged(plan: KernelPlan) -> int:

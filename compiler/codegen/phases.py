@@ -12,7 +12,7 @@ from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
 from compiler.draft.expressions import COMPUTED, Expr, symbols_of
 from compiler.draft.printing import STORED, Scope, _bare, index_text, number_text
-from compiler.phases import NTHS, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
+from compiler.phases import NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
 
 SHORT_SCAN = 4096
@@ -21,7 +21,9 @@ LINE = 64
 """Bytes on which each tensor of a unit's memory begins."""
 
 
-def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu: bool) -> KernelFunction:
+def phases_function(
+    program: KernelProgram, kernel: PhasesKernel, name: str, cpu: bool, clusters: bool = False
+) -> KernelFunction:
     text = CpuText(program, kernel) if cpu else Text(program, kernel, "int64_t", False)
     text.names |= {"step": 1, "span": 1}
     text.levels = [set(), set()]
@@ -53,7 +55,7 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
     else:
         own = [*(["int step"] if alone else []), f"int64_t {units}", f"unsigned char* {workspace}", f"int64_t {bytes}"]
         span = (
-            "BlockSpan span;"
+            f"{'ClusterSpan' if clusters else 'BlockSpan'} span;"
             if not alone
             else f"GridSpan span = {{Only >= 0, step, {workspace} + {bytes}, reinterpret_cast<unsigned char*>(phase_memory)}};"
         )
@@ -64,7 +66,10 @@ def phases_function(program: KernelProgram, kernel: PhasesKernel, name: str, cpu
             f"unsigned char* const {memory} = {workspace} != nullptr ? {workspace}{'' if alone else f' + blockIdx.x * {bytes}'} : reinterpret_cast<unsigned char*>(phase_memory);",
         ] if kernel.held else []  # fmt: skip
         loop = f"for (int64_t {unit} = blockIdx.x; {unit} < {units}; {unit} += gridDim.x) {{"
-    looped = body if alone else [loop, *indent(body, 1), "}"]
+        if clusters:
+            by = "span.blocks()"
+            loop = f"for (int64_t {unit} = blockIdx.x / {by}; {unit} < {units}; {unit} += gridDim.x / {by}) {{"
+    looped = body if alone else [loop, *indent(body, 1), "}", *(["leave_cluster<0>();"] if clusters else [])]
     whole = "\n".join([head, *indent([*sizes, *room, *pointers, *looped], 1), "}", ""])
     return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
 
@@ -83,7 +88,7 @@ def memory_bytes(buffer, count: str) -> str:
     return f"(({count}) * {buffer.dtype.itemsize} + {LINE - 1}) / {LINE} * {LINE}"
 
 
-def launch_phases(program: KernelProgram, function: KernelFunction) -> list[str]:
+def launch_phases(program: KernelProgram, function: KernelFunction, clusters: bool) -> list[str]:
     """The host's lines: shared memory where a unit's fits, else memory of the stream's."""
     kernel = function.kernel
     assert isinstance(kernel, PhasesKernel)
@@ -100,7 +105,7 @@ def launch_phases(program: KernelProgram, function: KernelFunction) -> list[str]
         ]
     given = ", ".join([*function.arguments, in_axes(program, kernel.units)])
     return [
-        f"launch_phases({function.name}, {in_axes(program, kernel.units)}, most_of({{{', '.join(f'int64_t({one})' for one in most)}}}), {bytes}, stream, {given});",
+        f"launch_phases<{str(clusters).lower()}>({function.name}, {in_axes(program, kernel.units)}, most_of({{{', '.join(f'int64_t({one})' for one in most)}}}), {bytes}, stream, {given});",
     ]
 
 
@@ -158,14 +163,15 @@ def _call(text: Text, phase: Phase) -> list[str]:
         few = definition.first if not isinstance(text, CpuText) else 0
         how = f"phase_first<{few}, " if few else "phase_sort<"
         return _ended(f"{how}{str(kind == 'sort_falling').lower()}, {type}>({ends}, {outs}, ", [element])
-    if kind in NTHS:
+    if kind in (*NTHS, REACH):
         assert phase.rank is not None
         first, rank = _printed(text, phase.rank)
         outer = f"int64_t {phase.outer}" if phase.outer.is_Symbol else "int64_t"
-        falling = str(kind == "nth_falling").lower()
+        falling = f"nth<{str(kind == 'nth_falling').lower()}, {type}>"
         put = f"{text.pointer(out)}[{text.index(phase.place)}] = static_cast<{STORED[out.dtype]}>({made});"
-        parts = [_lambda(outer, first, rank), element, _lambda(f"{outer}, {type} {made}", [put], "")]
-        return _ended(f"phase_nth<{falling}, {type}>({ends}, ", parts)
+        given = outer if phase.sum is None else f"{outer}, double {phase.sum}"
+        parts = [_lambda(given, first, rank), element, _lambda(f"{outer}, {type} {made}", [put], "")]
+        return _ended(f"phase_{'reach' if kind == REACH else falling}({ends}, ", parts)
     fold = SCANS.get(kind, kind)
     long = not phase.inner_end.is_Integer or phase.inner_end > SHORT_SCAN
     wide = isinstance(text, CpuText) and kind in SCANS and fold in ("sum", "prod") and type == "float" and long

@@ -200,4 +200,53 @@ inline void phase_nth(int64_t rows, int64_t length, Rank rank, Element element, 
     }
 }
 
+// put(row, the first value of a row in falling order at which `holds` of the sum up to it; the largest where it never does): sums of whole
+// ranges of values say in which range, whose values alone are put in order.
+template <typename Holds, typename Element, typename Put>
+inline void phase_reach(int64_t rows, int64_t length, Holds holds, Element element, Put put) {
+    uint64_t* const keys = kept_memory<3, uint64_t>(length);
+    float* const given = kept_memory<5, float>(length);
+    int64_t* const left = kept_memory<6, int64_t>(length);
+    for (int64_t one = 0; one < rows; ++one) {
+        double sums[2049] = {}, before = 0;
+        bool present[2049] = {};
+        uint64_t least = ~uint64_t{0}, most = 0;
+        int64_t largest = 0, count = 0;
+        for (int64_t at = 0; at < length; ++at) {
+            given[at] = element(one, at);
+            keys[at] = ~in_order<float>(given[at]);
+            largest = keys[at] < least ? at : largest;
+            least = keys[at] < least ? keys[at] : least;
+            most = keys[at] > most ? keys[at] : most;
+        }
+        int digit = 0;
+        while ((most - least) >> digit > 2047) {
+            ++digit;
+        }
+        for (int64_t at = 0; at < length; ++at) {
+            sums[(keys[at] - least) >> digit] += given[at];
+            present[(keys[at] - least) >> digit] = true;
+        }
+        int64_t bin = 0;
+        while (bin < 2048 && !(present[bin] && holds(one, before + sums[bin]))) {
+            before += sums[bin++];
+        }
+        for (int64_t at = 0; at < length && bin < 2048; ++at) {
+            if (static_cast<int64_t>((keys[at] - least) >> digit) == bin) {
+                left[count++] = at;
+            }
+        }
+        std::sort(left, left + count, [keys](int64_t a, int64_t b) { return keys[a] < keys[b]; });
+        int64_t found = count > 0 ? left[count - 1] : largest;
+        for (int64_t at = 0; at < count; ++at) {
+            before += given[left[at]];
+            if (holds(one, before)) {
+                found = left[at];
+                break;
+            }
+        }
+        put(one, given[found]);
+    }
+}
+
 }  // namespace

@@ -321,6 +321,24 @@ __device__ __forceinline__ void phase_ranks(Span span, int64_t count, int64_t le
 // put(kept, the reduction of element(kept, step)): by the whole block where one is kept, by a warp where that is worth it, else by a thread.
 template <typename T, typename Span, typename Element, typename Put, typename Join>
 __device__ __forceinline__ void phase_fold(Span span, int64_t kept, int64_t length, T identity, Element element, Put put, Join join) {
+    if constexpr (Span::split != 1) {  // one is kept
+        const int64_t each = span.blocks() * blockDim.x;
+        T value = identity;
+        int64_t step = span.block() * blockDim.x + threadIdx.x;
+        for (; step + 3 * each < length; step += 4 * each) {
+            const T ahead[4] = {element(0, step), element(0, step + each), element(0, step + 2 * each), element(0, step + 3 * each)};
+            value = join(value, join(join(ahead[0], ahead[1]), join(ahead[2], ahead[3])));
+        }
+        for (; step < length; step += each) {
+            value = join(value, element(0, step));
+        }
+        value = team_reduce<1024, 0, Span::split>(value, identity, join);
+        if (threadIdx.x == 0) {
+            put(0, value);
+        }
+        __syncthreads();
+        return;
+    }
     __shared__ T partial[32];
     const int lanes = kept == 1 ? blockDim.x : length >= 32 && kept <= 4 * blockDim.x ? 32 : 1;
     const int teams = blockDim.x / lanes, lane = threadIdx.x % lanes;
@@ -365,9 +383,12 @@ inline int64_t most_of(std::initializer_list<int64_t> counts) {
 
 // Units from which on blocks are narrow: one loads while another one on its multiprocessor waits at a barrier.
 constexpr int64_t kManyUnits = 512;
+// Elements that a block has of a unit which a cluster shares (a guess: some four loads of a thread).
+constexpr int64_t kLeastOfBlock = 4096;
 
-// A block to a unit; where a unit's memory is more than a block has, blocks as many as are there at once have memory of the stream's.
-template <typename... Parameters, typename... Arguments>
+// A block to a unit, or where few numbers are kept of one (`Clusters`) and units are few, up to eight; where a unit's memory is more than a block
+// has, blocks as many as are there at once have memory of the stream's.
+template <bool Clusters, typename... Parameters, typename... Arguments>
 void launch_phases(
     void (*kernel)(Parameters...), int64_t units, int64_t most, int64_t unit_bytes, cudaStream_t stream, Arguments... arguments) {
     const int64_t widest = units >= kManyUnits && unit_bytes <= 8 << 10 ? 256 : 1024;
@@ -376,13 +397,20 @@ void launch_phases(
     if (units == 0) {
         return;
     }
+    int cluster = 1;
+    if constexpr (Clusters) {
+        static const Multiprocessors device;
+        while (cluster < 8 && 2 * cluster * units <= device.count && most >= 2 * cluster * kLeastOfBlock) {
+            cluster *= 2;
+        }
+    }
     // What phases themselves have of it may leave too little.
     const bool fits = unit_bytes <= kPhaseBytes &&
                       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(unit_bytes)) == cudaSuccess;
     static_cast<void>(cudaGetLastError());
     if (fits) {
-        const unsigned blocks = static_cast<unsigned>(units < INT64_C(1) << 30 ? units : INT64_C(1) << 30);
-        return launch_with_shared<false>(kernel, blocks, 1, threads, static_cast<int>(unit_bytes), stream, arguments..., workspace, unit_bytes);
+        const unsigned blocks = static_cast<unsigned>(units < INT64_C(1) << 30 ? units * cluster : INT64_C(1) << 30);
+        return launch_with_shared<false>(kernel, blocks, cluster, threads, static_cast<int>(unit_bytes), stream, arguments..., workspace, unit_bytes);
     }
     const int64_t most_blocks = 264, blocks = units < most_blocks ? units : most_blocks;
     if (cudaMallocAsync(&workspace, blocks * unit_bytes, stream) != cudaSuccess) {
@@ -415,7 +443,7 @@ void launch_one_unit(
     }
     unsigned char* workspace = nullptr;
     if (work <= kSpreadFrom) {
-        return launch_phases(*kernels.begin(), 1, most, unit_bytes, stream, arguments..., 0, int64_t{1});
+        return launch_phases<false>(*kernels.begin(), 1, most, unit_bytes, stream, arguments..., 0, int64_t{1});
     }
     const int64_t bytes = unit_bytes + 16 * sorted;
     if (bytes > 0 && cudaMallocAsync(&workspace, bytes, stream) != cudaSuccess) {

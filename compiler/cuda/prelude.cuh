@@ -134,6 +134,29 @@ __device__ __forceinline__ void leave_cluster() {
 #endif
 }
 
+// All blocks of a cluster come here: what they wrote to shared memory can be read.
+template <int Split>
+__device__ __forceinline__ void meet_in_cluster() {
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split != 1) {
+        cooperative_groups::this_cluster().sync();
+        return;
+    }
+#endif
+    __syncthreads();
+}
+
+// This block's shared memory in another block of the cluster.
+template <int Split, typename T>
+__device__ __forceinline__ T* of_block(T* mine, int other) {
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split != 1) {
+        return cooperative_groups::this_cluster().map_shared_rank(mine, other);
+    }
+#endif
+    return mine;
+}
+
 // Every thread of a team gets the reduction of its values. A team is `Team` neighbouring threads of a block of `Threads`, the
 // whole block, however large, where `Team` is 0, or a cluster of `Split` blocks (0: of as many as the launch said).
 template <int Threads, int Team, int Split, typename T, typename Join>
@@ -296,7 +319,7 @@ constexpr int row_width(int items, int bytes) {
     return width < 1024 ? width : 1024;
 }
 
-#if !defined(WITHOUT_ROW_PLANS) || !defined(WITHOUT_COLUMN_PLANS) || !defined(WITHOUT_STREAMS)
+#if !defined(WITHOUT_ROW_PLANS) || !defined(WITHOUT_COLUMN_PLANS) || !defined(WITHOUT_STREAMS) || !defined(WITHOUT_PHASES)
 #include "multiprocessors.cuh"
 
 template <typename Kernel>
@@ -437,3 +460,4 @@ inline ColumnPlan plan_columns(
 #include "sorts.cuh"
 #include "scans.cuh"
 #include "phases.cuh"
+#include "ranks.cuh"

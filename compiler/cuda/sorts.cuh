@@ -1,16 +1,17 @@
 // Sorts of phases; prelude.cuh brings what they call.
 
 #if !defined(WITHOUT_PHASES)
-// Which threads share a phase: a block's, whose unit it is,
+// Which threads share a phase: a block's, whose unit it is (`split`: blocks that share one, 0 for as many as a cluster has),
 struct BlockSpan {
     static constexpr bool spread = false;
-    static constexpr int step = 0;
+    static constexpr int step = 0, split = 1;
     __device__ __forceinline__ int64_t block() const { return 0; }
     __device__ __forceinline__ int64_t blocks() const { return 1; }
 };
 
 // or, where there is one unit and the host launches every phase by itself, all of the grid's. `step`: of a sort. `scratch`: its memory; `shared`: a block's.
 struct GridSpan {
+    static constexpr int split = 1;
     bool spread;
     int step;
     unsigned char *scratch, *shared;
@@ -18,9 +19,20 @@ struct GridSpan {
     __device__ __forceinline__ int64_t blocks() const { return spread ? gridDim.x : 1; }
 };
 
+#if !defined(WITHOUT_CLUSTERS)
+// A cluster's, each of whose blocks holds the few numbers that are kept of the unit.
+struct ClusterSpan {
+    static constexpr bool spread = false;
+    static constexpr int step = 0, split = 0;
+    __device__ __forceinline__ int64_t block() const { return cooperative_groups::this_cluster().block_rank(); }
+    __device__ __forceinline__ int64_t blocks() const { return cooperative_groups::this_cluster().num_blocks(); }
+};
+#endif
 // Bits that are in the order of the values; what is no number is the largest, as in torch.
 template <typename T>
 __device__ __forceinline__ uint64_t in_order(T value) { return static_cast<uint64_t>(static_cast<int64_t>(value)) ^ UINT64_C(1) << 63; }
+template <>
+__device__ __forceinline__ uint64_t in_order<int32_t>(int32_t value) { return static_cast<uint32_t>(value) ^ 0x80000000u; }
 template <>
 __device__ __forceinline__ uint64_t in_order<float>(float value) {
     const unsigned bits = __float_as_uint(value == 0.0f ? 0.0f : value);
@@ -201,81 +213,6 @@ __device__ __forceinline__ void phase_first(Span span, int64_t rows, int64_t len
                 look();
             }
         }
-    }
-    __syncthreads();
-}
-
-// put(row, the value that would stand at `rank` of a row in order): eight bits at a time, the highest first, by counting.
-template <bool Falling, typename T, typename Span, typename Rank, typename Element, typename Put>
-__device__ __forceinline__ void phase_nth(Span span, int64_t rows, int64_t length, Rank rank, Element element, Put put) {
-    __shared__ int counts[256];
-    __shared__ int64_t left;
-    __shared__ uint64_t known;
-    const auto key_of = [&](int64_t row, int64_t at) { return Falling ? ~in_order<T>(element(row, at)) : in_order<T>(element(row, at)); };
-    for (int64_t row = span.block(); row < rows; row += span.blocks()) {
-        const int64_t asked = rank(row), wanted = asked < 0 ? 0 : asked < length ? asked : length - 1;
-        if (length <= 128) {
-            for (int64_t at = threadIdx.x; at < length; at += blockDim.x) {
-                const uint64_t own = key_of(row, at);
-                int64_t before = 0;
-                for (int64_t other = 0; other < length; ++other) {
-                    const uint64_t key = key_of(row, other);
-                    before += key < own || (key == own && other < at);
-                }
-                if (before == wanted) {
-                    put(row, element(row, at));
-                }
-            }
-            continue;
-        }
-        if (threadIdx.x == 0) {
-            left = wanted;
-            known = Falling && sizeof(T) == 4 && T(0.5) != 0 ? UINT64_C(0xffffffff00000000) : 0;
-        }
-        for (int shift = sizeof(T) == 4 && T(0.5) != 0 ? 24 : 56; shift >= 0; shift -= 8) {
-            for (int at = threadIdx.x; at < 256; at += blockDim.x) {
-                counts[at] = 0;
-            }
-            __syncthreads();
-            const uint64_t above = known;
-            for (int64_t at = threadIdx.x; at < length; at += blockDim.x) {
-                const uint64_t key = key_of(row, at);
-                if (shift == 56 || (key ^ above) >> (shift + 8) == 0) {
-                    atomicAdd(&counts[key >> shift & 255], 1);
-                }
-            }
-            __syncthreads();
-            if (threadIdx.x < 32) {  // a lane has eight of them
-                const int* const own = counts + 8 * threadIdx.x;
-                const int64_t rest = left;
-                int64_t all = 0;
-                for (int at = 0; at < 8; ++at) {
-                    all += own[at];
-                }
-                int64_t through = all;
-                for (int back = 1; back < 32; back *= 2) {
-                    const int64_t before = __shfl_up_sync(0xffffffffu, through, back);
-                    through += static_cast<int>(threadIdx.x) >= back ? before : 0;
-                }
-                __syncwarp();
-                if (through - all <= rest && rest < through) {
-                    int64_t behind = rest - (through - all);
-                    int bin = 0;
-                    while (own[bin] <= behind) {
-                        behind -= own[bin++];
-                    }
-                    left = behind;
-                    known = above | static_cast<uint64_t>(8 * threadIdx.x + bin) << shift;
-                }
-            }
-            __syncthreads();
-        }
-        for (int64_t at = threadIdx.x; at < length; at += blockDim.x) {
-            if (key_of(row, at) == known) {
-                put(row, element(row, at));
-            }
-        }
-        __syncthreads();
     }
     __syncthreads();
 }

@@ -40,29 +40,6 @@ __device__ __forceinline__ float sum_of_lanes(float (&values)[Count], int lane) 
     return values[0];
 }
 
-// All blocks of a cluster come here: what they wrote to shared memory can be read.
-template <int Split>
-__device__ __forceinline__ void meet_in_cluster() {
-#if !defined(WITHOUT_CLUSTERS)
-    if constexpr (Split != 1) {
-        cooperative_groups::this_cluster().sync();
-        return;
-    }
-#endif
-    __syncthreads();
-}
-
-// This block's shared memory in another block of the cluster.
-template <int Split, typename T>
-__device__ __forceinline__ T* of_block(T* mine, int other) {
-#if !defined(WITHOUT_CLUSTERS)
-    if constexpr (Split != 1) {
-        return cooperative_groups::this_cluster().map_shared_rank(mine, other);
-    }
-#endif
-    return mine;
-}
-
 constexpr int kStreamBytes = 220 << 10, kStreamShare = 110 << 10;  // of a block, and where two share a multiprocessor
 // As much of a multiprocessor's memory is shared as can be, so that as many blocks as have room are there.
 template <typename Kernel>

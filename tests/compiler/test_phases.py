@@ -179,22 +179,68 @@ def test_functions_by_others_that_are_lowered_are_right(reference, tmp_path):
     check_text(kernel, source(kernel.spec, reference), tmp_path, offsets=(0,))
 
 
+@pytest.mark.parametrize("least", [4096, 32])
 @pytest.mark.parametrize("drawn", ["normal:0:3", "integers:-3:4"])
-def test_values_of_some_rank_are_found_by_counting(drawn, tmp_path):
-    """Rows longer than are ordered by asking all of each; equal values; the first rank."""
+def test_values_of_some_rank_are_found_by_counting(drawn, least, tmp_path):
+    """Rows longer than are ordered by asking all of each; equal values; the first rank; by a block or a cluster (from `least` elements)."""
     spec = made(
         [{"rows": 3, "cols": 300}, {"rows": 2, "cols": 1025}], ("float32",), ("cuda",),
-        tensors={"x": f"in rows cols {drawn}", "y": "out rows", "z": "out rows"},
+        tensors={"x": f"in rows cols {drawn}", "y": "out rows"},
     )  # fmt: skip
     reference = """import torch
 
 
 def reference(x):
-    return {"y": x.median(-1).values + 10 * (x - 1).kthvalue(1, -1).values, "z": x.abs().quantile(0.9, -1)}
+    return {"y": x.median(-1).values + 10 * (x - 1).kthvalue(1, -1).values + x.abs().quantile(0.9, -1)}
 """
     text = source(spec, reference)
-    assert "phase_nth<" in text
+    assert "phase_nth<" in text and "ClusterSpan span;" in text and "kLeastOfBlock = 4096" in text
+    text = text.replace("kLeastOfBlock = 4096", f"kLeastOfBlock = {least}")
     check_text(folder_of(tmp_path, spec, reference), text, tmp_path, offsets=(0,))
+
+
+REACHED = """\
+import torch
+
+
+def reference(x, share):
+    falling = x.sort(-1, descending=True).values
+    reached = falling.cumsum(-1) >= share[:, None]
+    least = falling.gather(1, reached.int().argmax(-1, keepdim=True))
+    kept = torch.where(x >= least, x, 0)
+    return {"y": kept, "z": kept.sum(-1)}
+"""
+
+
+@pytest.mark.parametrize("least", [4096, 32])
+@pytest.mark.parametrize(("drawn", "share"), [("integers:-3:4", "integers:-9:300"), ("integers:-3:1", "integers:-2:2")])
+def test_where_a_running_sum_is_enough_is_found_without_an_order(drawn, share, least, tmp_path):
+    """Sums that are exact: so it is the same value in whatever order they are added. Shares that none, or nothing, reaches; zeros; equal values."""
+    spec = made(
+        [{"rows": 3, "cols": 300}, {"rows": 9, "cols": 35}, {"rows": 2, "cols": 4100}], ("float32",),
+        tensors={"x": f"in rows cols {drawn}", "share": f"in rows {share}", "y": "out rows cols", "z": "out rows"},
+    )  # fmt: skip
+    kernel = folder_of(tmp_path, spec, REACHED)
+    text = source(spec, REACHED)
+    assert "phase_reach(span" in text
+    check_text(kernel, text.replace("kLeastOfBlock = 4096", f"kLeastOfBlock = {least}"), tmp_path, offsets=(0,))
+    if least > 32:
+        cpu = source(spec, REACHED, device="cpu")
+        assert "phase_reach(1, " in cpu
+        check_text(kernel, cpu, tmp_path, "cpu", (0,))
+
+
+def test_an_order_that_others_read_stays(tmp_path):
+    """Who reads the running sum, or its end where the values rise, gets both."""
+    spec = made(
+        [{"rows": 3, "cols": 70}], ("float32",),
+        tensors={"x": "in rows cols integers:-3:4", "share": "in rows integers:-9:90", "y": "out rows cols", "z": "out rows"},
+    )  # fmt: skip
+    for there, instead in (("kept.sum(-1)", "falling.cumsum(-1)[:, 3]"), ("descending=True", "descending=False")):
+        reference = REACHED.replace(there, instead)
+        text = source(spec, reference)
+        assert "phase_reach(span" not in text and reference != REACHED
+        check_text(folder_of(tmp_path, spec, reference), text, tmp_path, offsets=(0,))
 
 
 def test_places_in_large_windows_are_refused(tmp_path):
