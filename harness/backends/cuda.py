@@ -15,8 +15,20 @@ from harness.records import DeviceFacts
 SUFFIX = ".cu"
 DEVICE = "cuda"
 ENTRIES = True
-# The shared runtime is the worker's own, so that an error of the candidate's launch is seen by the worker.
-FLAGS = ("-std=c++17", "-O3", "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-lineinfo", "-Xptxas", "-v")
+# The shared runtime is the worker's own, so that an error of the candidate's launch is seen by the worker. Without unique symbols, or a
+# template's static variable ("attribute is set") were one for all variants in a process.
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-shared",
+    "-Xcompiler",
+    "-fPIC,-fno-gnu-unique",
+    "-cudart",
+    "shared",
+    "-lineinfo",
+    "-Xptxas",
+    "-v",
+)
 
 
 def takes(text: str) -> bool:

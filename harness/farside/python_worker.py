@@ -206,7 +206,7 @@ class PythonRequestLoop(native.RequestLoop):
     """The requests of harness/farside/worker.py for a candidate that is called with torch tensors."""
 
     planned: tuple[list[Any], Any, Any] | None
-    REQUESTS = ("warm", *native.RequestLoop.REQUESTS, "deliver", "profile")
+    REQUESTS = (*native.RequestLoop.REQUESTS, "deliver", "profile")
     torch: Any = None
     copier: Any = None
     copies_in_time = False

@@ -233,8 +233,14 @@ class Neighbours:
         self.library.company_consume(ctypes.byref(outputs), self.address("digests", slot), neighbour, stream)
 
 
+UNLOADED: dict[str, Any] = {
+    "symbols": {}, "programmatic": ctypes.c_int(), "rounding": b"", "planned": None, "whole": None,
+}  # fmt: skip
+"""What a request loop has of each candidate, before it is loaded."""
+
+
 class RequestLoop:
-    REQUESTS = ("enter", "load", "map", "unmap", "call", "plan", "host", "time")
+    REQUESTS = ("enter", "warm", "load", "map", "unmap", "call", "plan", "host", "time")
     """Requests, by the names of the methods that answer them."""
 
     def __init__(self, channel: socket.socket) -> None:
@@ -243,7 +249,12 @@ class RequestLoop:
         self.arenas: dict[int, tuple[int, Any]] = {}
         self.sizes: dict[int, int] = {}
         """Bytes of each arena."""
+        self.candidate = 0
+        """Whose entries, plan and rounding are at hand, of several candidates of one author."""
+        self.others: dict[int, dict[str, Any]] = {}
+        """Those of the others."""
         self.symbols: dict[str, Any] = {}
+        self.programmatic = ctypes.c_int()
         self.neighbours: Any = None
         """The library of the neighbours on a GPU, on a CPU that of the loop that makes calls."""
         self.rounding = b""
@@ -261,9 +272,14 @@ class RequestLoop:
         box = message["box"]
         return {"active": sandbox.enter(**{**box, "limits": sandbox.ProcessLimits(**box["limits"])})}
 
-    def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    def warm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """The device at hand before anything of a candidate is here."""
         if message["gpu"] and self.cuda is None:
             self.cuda = Cuda(message["cuda_library"], message["device"])
+        return {}
+
+    def load(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.warm(message, fds)
         if "company" in message:  # who only answers what is right is not timed
             self.neighbours = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
         library = ctypes.CDLL(message["path"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
@@ -281,6 +297,13 @@ class RequestLoop:
         self.rounding = rounding_control()
         return {"found": found}
 
+    def choose(self, candidate: int) -> None:
+        """Have at hand what is that candidate's, or nothing yet."""
+        if candidate != self.candidate:
+            self.others[self.candidate] = {name: getattr(self, name) for name in UNLOADED}
+            self.__dict__.update(self.others.pop(candidate, {**UNLOADED, "symbols": {}}))
+            self.candidate = candidate
+
     def map(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self.unmap(message, fds)
         if message["kind"] == "memfd":
@@ -295,8 +318,10 @@ class RequestLoop:
         return {}
 
     def unmap(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Forget an arena, and the plan, since it holds addresses."""
-        self.forget()
+        """Forget an arena, and the plans, since they hold addresses."""
+        for candidate in [*self.others, self.candidate]:
+            self.choose(candidate)
+            self.forget()
         address, view = self.arenas.pop(message["id"], (0, None))
         if address and view is None:
             assert self.cuda is not None
@@ -462,6 +487,7 @@ class RequestLoop:
             message, fds = receive(self.channel)
             if message is None:
                 return
+            self.choose(message.get("candidate", 0))
             try:
                 answer = requests[message["op"]](message, fds)
             except CudaError as error:

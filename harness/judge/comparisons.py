@@ -14,7 +14,7 @@ from harness import device
 from harness.judge import module_checks, verification
 from harness.judge.calls import collect_checks
 from harness.judge.session import CACHES, EvaluationSession
-from harness.processes.fork_server import resting
+from harness.processes.spares import resting
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Cache, Check, Comparison, Interval, Outcome, Suite, Timing, TimingContext, Verdict
 from harness.timing import clocks, comparison, load, roofs, samples, speed_of_light

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from harness import backends
 from harness.device import ArgumentBuffers, DeviceError
 from harness.problems.pytorch import COMPILING, REFERENCE_S
+from harness.processes import spares
 from harness.processes.fork_server import PythonWorker, get_fork_server
-from harness.processes.fork_server import settle as settle_waiting
-from harness.processes.worker import LIMITS, Worker, WorkerFailure
+from harness.processes.worker import LIMITS, SiblingWorker, Worker, WorkerFailure
 from harness.records import Build, Outcome
 from harness.timing.sampling import PAIR, ArmFailure
 from kernels.catalog import Kernel
@@ -181,13 +181,22 @@ class Pool:
         if not compilers:
             with self._starting:
                 self._ahead(build)
-        if build.backend != "model_new" and not is_python_side(backends.get(build.backend)):
+        if self.is_native(build):
             symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
             native = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self._neighbours())
             with self._starting:
                 return self._seen(native)
         with self._starting:
             return self._seen(self._started_in_python(build, artefact, compilers=compilers))
+
+    def start_beside(self, first: Worker, build: Build) -> Worker:
+        """Another native candidate of the same author in the process of `first`. Raises WorkerFailure where it cannot load: then both end."""
+        symbols = {dtype: self.spec.entry_names(dtype) for dtype in self.dtypes}
+        return SiblingWorker(first, Path(build.artefact), symbols)
+
+    def is_native(self, build: Build) -> bool:
+        """Whether its process has no Python of the candidate's."""
+        return build.backend != "model_new" and not is_python_side(backends.get(build.backend))
 
     def _started_in_python(self, build: Build, artefact: Path, *, compilers: bool) -> Worker:
         company = self._neighbours()
@@ -237,7 +246,7 @@ class Pool:
 
     def settle(self) -> None:
         """Wait until every process that was dropped has ended, several at once, and until none is being begun."""
-        settle_waiting()
+        spares.settle()
         while self._dying:
             self._dying[-1].close()
             self._dying.pop()  # not before: who interrupts may ask again

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -22,17 +21,14 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from harness.checks.layout import Layout
-from harness.judge import bands, verification
+from harness.judge import bands
 from harness.judge.bands import Key, Ratios, Split, score
 from harness.judge.comparisons import Case
 from harness.judge.session import EvaluationSession
 from harness.judge.tunables import Tunable, bake, tunables
-from harness.processes.worker import Worker, WorkerFailure
-from harness.records import Build
+from harness.judge.variants import measure_ratios
 from harness.store import digest
 from harness.timing import comparison
-from harness.timing.sampling import PAIR, Arm, ArmFailure
 from kernels.spec import Frozen
 
 MANY_CORES = 8
@@ -51,14 +47,6 @@ WORTH = 2.0
 """Margins that a gain is worth going on for: few samples show less by chance."""
 STARTUP = 12
 """Variants that TPE draws at random before it models."""
-MOST_SPILLED = 64
-"""Bytes of spill stores and loads from which on a variant is not run; the source as it came always is."""
-TRIES = 2
-"""Times that a variant is started: a busy machine accuses an honest one now and then, so one that failed while it was
-timed is started afresh once."""
-
-STARTED_AT_ONCE = 4
-"""Processes of variants that start at once: on a GPU each waits 0.3 s for its context."""
 PROGRAMMATIC_CASES = 2
 """Hot cases among kernels with programmatic launch that are timed, too, where the source has a choice of it: among
 plain neighbours there is no next kernel to let begin early."""
@@ -372,93 +360,3 @@ def spread_evenly(every: list[One], most: int) -> list[One]:
     if len(every) <= most:
         return every
     return [every[round(i * (len(every) - 1) / (most - 1))] for i in range(most)]
-
-
-def measure_ratios(
-    session: EvaluationSession, source: str, variants: Sequence[dict[str, int]], cases: Sequence[Case], blocks: int
-) -> list[Ratios | None]:
-    """Ratios of each variant by case: time of the source as it came / time of the variant; None where it failed."""
-    texts = [source, *(bake(source, values) for values in variants)]
-    session.say(f"tuning: building and checking {len(variants)} variants")
-    with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
-        builds = list(pool.map(session.build, [session.store.put(text) for text in texts]))
-    session.pool.only("")
-    arms: dict[int, Arm] = {}
-    found: dict[int, list[list[float]]] = {}
-    left = dict.fromkeys(range(len(builds)), TRIES)
-
-    def begin(index: int) -> Worker | None:
-        left[index] -= 1
-        spills = index and _spills(builds[index].resources) > MOST_SPILLED
-        return _begun(session, builds[index]) if builds[index].ok and not spills and left[index] >= 0 else None
-
-    def take(index: int, worker: Worker | None) -> None:
-        if worker is not None and _is_right(session, worker):
-            arms[index] = Arm(str(index), worker)
-
-    try:
-        with ThreadPoolExecutor(min(STARTED_AT_ONCE, len(os.sched_getaffinity(0)))) as pool:
-            begun = list(pool.map(begin, range(len(builds))))
-        for index, worker in enumerate(begun):  # in turn: they are asked in the same memory
-            take(index, worker)
-        if 0 not in arms:
-            return [None] * len(variants)
-        for case in cases:
-            _time(session, case, arms, found, blocks, lambda index: take(index, begin(index)))
-    finally:
-        for arm in arms.values():
-            session.pool.end(arm.worker)
-    whole = {i for i in arms if len(found.get(i, ())) == len(cases)}
-    return [found[i] if i in whole else None for i in range(1, len(texts))]
-
-
-def _spills(resources: dict[str, str]) -> int:
-    """Bytes that the worst kernel of a build stores and loads for want of registers."""
-    return max((int(n) for text in resources.values() for n in re.findall(r"spills=(\d+)", text)), default=0)
-
-
-def _begun(session: EvaluationSession, build: Build) -> Worker | None:
-    try:
-        return session.pool.start(build)
-    except WorkerFailure:
-        return None
-
-
-def _is_right(session: EvaluationSession, worker: Worker) -> bool:
-    """Whether it has been right on every small workload, else it is ended. The winner is verified in full."""
-    try:
-        for workload in session.suite():
-            if Layout(session.spec, workload, 1).size > 8 << 20:
-                break
-            for check in verification.checks(session, worker, workload, everything=False):
-                if not check.passed:
-                    session.pool.end(worker)
-                    return False
-    except WorkerFailure:
-        return False
-    return True
-
-
-def _time(
-    session: EvaluationSession,
-    case: Case,
-    arms: dict[int, Arm],
-    found: dict[int, list[list[float]]],
-    blocks: int,
-    start: Callable[[int], None],
-) -> None:
-    """One comparison of all sides that are left; a side that fails is started afresh or leaves, and all go again."""
-    while 0 in arms:
-        fresh = {index: Arm(arm.name, arm.worker) for index, arm in arms.items()}
-        comparison = session.open_comparison(*case)
-        try:
-            result = session.run(comparison, list(fresh.values()), blocks=(blocks, blocks), confirm=False)
-        except ArmFailure as fault:
-            if fault.arm == PAIR:
-                raise RuntimeError(f"the neighbours of timed calls failed by themselves: {fault.reason}") from None
-            session.pool.end(arms.pop(int(fault.arm)).worker)
-            start(int(fault.arm))
-            continue
-        for index, arm in fresh.items():
-            found.setdefault(index, []).append(result.ratios[arm.name])
-        return

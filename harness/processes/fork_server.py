@@ -13,16 +13,16 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.device import cuda_library
 from harness.farside import sandbox
-from harness.processes.worker import LIMITS, START_S, Worker, WorkerFailure, signal_group
+from harness.processes.spares import Spares
+from harness.processes.worker import LIMITS, Worker, signal_group
 from kernels.spec import Scalar, Size, Spec, Tensor
 
 FAR_SIDE = Path(__file__).parent.parent / "farside" / "python_worker.py"
@@ -52,11 +52,8 @@ class ForkServer:
         `waiting`: how many workers are kept that have the device at hand already, from the first one that is asked for on.
         """
         self.device = device
-        self.begun: deque[tuple[sandbox.ProcessLimits, Future[SpareWorker]]] = deque()
-        self.beginning = ThreadPoolExecutor(BEGUN_AT_ONCE, thread_name_prefix="waiting")
-        self.wanted, self.resting = waiting, 0
+        self.spares = Spares(partial(SpareWorker, self), waiting)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.last: sandbox.ProcessLimits | None = None
         self.control, self.site, self.lock = ours, site_packages(), threading.Lock()
         cores = str(len(os.sched_getaffinity(0)))
         environment = sandbox.clean_environment("/nonexistent") | {
@@ -113,43 +110,6 @@ class ForkServer:
             theirs.close()
         return ForkedProcess(pid, ours)
 
-    def waiting(self, limits: sandbox.ProcessLimits) -> SpareWorker | None:
-        """A worker of these limits that waits, to be closed by whoever takes it, and another begun in its place; None where
-        none is kept, or the one that was has failed."""
-        if not self.wanted:
-            return None
-        with self.lock:
-            found = next((one for one in self.begun if one[0] == limits), None)
-            if found is not None:
-                self.begun.remove(found)
-            self.last = limits
-            self._begin()
-        if found is None:
-            return None
-        try:
-            worker = found[1].result()
-        except (WorkerFailure, RuntimeError):  # whoever asked starts its own, and finds out why
-            return None
-        if worker.alive:
-            return worker
-        worker.close()
-        return None
-
-    def _begin(self) -> None:
-        """As many as are wanted of the limits that were asked for last. The caller has the lock."""
-        while self.last is not None and not self.resting and len(self.begun) < self.wanted:
-            self.begun.append((self.last, self.beginning.submit(SpareWorker, self, self.last)))
-
-    def rest(self, more: int) -> None:
-        """Begin none from here on (1), or again (-1), and then what was taken meanwhile at once."""
-        with self.lock:
-            self.resting += more
-            self._begin()
-
-    def settle(self) -> None:
-        """Wait until no worker is being begun: nothing may be timed beside that."""
-        wait([future for _, future in self.begun])
-
     def _said(self) -> str:
         self.process.kill()
         _, text = self.process.communicate()
@@ -162,12 +122,7 @@ class ForkServer:
 
     def close(self) -> None:
         """End it, and with it the workers that are left. Safe to call twice."""
-        self.wanted = 0
-        self.beginning.shutdown(cancel_futures=True)
-        while self.begun:
-            _, future = self.begun.popleft()
-            if not future.cancelled() and future.exception() is None:
-                future.result().close()
+        self.spares.close()
         self.control.close()
         self.process.kill()
         self.process.wait()
@@ -175,9 +130,8 @@ class ForkServer:
             self.process.stderr.close()
 
 
-WAITING, BEGUN_AT_ONCE = 4, 2
-"""Workers of problems on a GPU that wait ready: a problem starts a dozen, one after another, each with CUDA's start (0.3 s;
-2 s the first time), and up to four of them between two timings."""
+WAITING = 4
+"""Workers of problems on a GPU that wait ready: up to four of them start between two timings."""
 _shared: dict[tuple[str, bool], ForkServer] = {}
 _sharing = threading.Lock()
 
@@ -197,25 +151,6 @@ def get_fork_server(device: str, *, libraries: bool) -> ForkServer:
             waiting = WAITING if device == "cuda" and libraries else 0
             found = _shared[device, libraries] = ForkServer(device, libraries=libraries, waiting=waiting)
         return found
-
-
-@contextmanager
-def resting() -> Iterator[None]:
-    """Begin no worker meanwhile: what is timed would wait for each."""
-    servers = list(_shared.values())
-    for one in servers:
-        one.rest(1)
-    try:
-        yield
-    finally:
-        for one in servers:
-            one.rest(-1)
-
-
-def settle() -> None:
-    """Wait until no worker of the shared fork servers is being begun."""
-    for one in list(_shared.values()):
-        one.settle()
 
 
 def _close_shared(device: str, libraries: bool) -> None:
@@ -286,13 +221,8 @@ class PythonWorker(Worker):
             self.warnings.append(STATIC)
         return answer
 
-    def _enter(self) -> None:
-        waiting = None if self.compilers else self.fork_server.waiting(self.limits)
-        if waiting is None:
-            super()._enter()
-            return
-        self.__dict__.update({name: value for name, value in vars(waiting).items() if name not in vars(self)})
-        self.move()
+    def _spare(self) -> Worker | None:
+        return None if self.compilers else self.fork_server.spares.take(self.limits)
 
     def _start(self, theirs: socket.socket) -> ForkedProcess:
         return self.fork_server.fork(self.scratch, theirs, self.log.fileno())
@@ -345,9 +275,4 @@ class SpareWorker(PythonWorker):
 
     def __init__(self, fork_server: ForkServer, limits: sandbox.ProcessLimits) -> None:
         self.fork_server, self.device, self.limits, self.compilers = fork_server, fork_server.device, limits, False
-        Worker._enter(self)
-        try:
-            self.request({"op": "warm", "site": fork_server.site, **self._device()}, timeout_s=START_S)
-        except BaseException:
-            self.close()
-            raise
+        self._wait_ready(site=fork_server.site)

@@ -66,14 +66,14 @@ def list_mapped(pid: int, *, gpu: bool) -> frozenset[str]:
     return frozenset(name if name.startswith("/") else f"{MEMORY} at {at}" for name, at in runs if name not in known)
 
 
-def foreign(pid: int, before: frozenset[str], own: Path, *, gpu: bool) -> str:
+def foreign(pid: int, before: frozenset[str], own: frozenset[str], *, gpu: bool) -> str:
     """What code the process has come to run since `before` that is neither allowed nor its candidate's, one sentence, or "".
 
-    `own`: the folder of its candidate, where it cannot write.
+    `own`: files of its candidate, in a folder where it cannot write.
     """
     if not (known := list_allowed(gpu=gpu)):
         return ""
-    new = list_mapped(pid, gpu=gpu) - before - set(known) - {str(own / name) for name in ("candidate.so", "company.so")}
+    new = list_mapped(pid, gpu=gpu) - before - set(known) - own
     if files := sorted(name for name in new if not name.startswith(MEMORY)):
         return f"a library did the work: it runs code of {files[0]}"
     # Made by the candidate, or a library's that it has read into memory: nobody can tell, and no source shows what runs.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
+import itertools
 import json
 import os
 import shutil
@@ -21,6 +24,7 @@ from harness.device import ArgumentBuffers, cuda_library
 from harness.farside import sandbox
 from harness.farside.worker import send
 from harness.processes import libraries, scratch
+from harness.processes.spares import Spares
 from harness.processes.watchdog import Watchdog, read_at_once
 from harness.records import Outcome
 
@@ -124,11 +128,34 @@ class Worker:
             raise
 
     def _enter(self) -> None:
-        """The process, in its box, with nothing of a candidate yet."""
+        """The process, in its box, with nothing of a candidate yet: one that waits, or a new one."""
+        if (spare := self._spare()) is None:
+            self._begin()
+            return
+        self.__dict__.update({name: value for name, value in vars(spare).items() if name not in vars(self)})
+        self.move()
+
+    def _spare(self) -> Worker | None:
+        return get_spares().take(self.limits) if self.device == "cuda" else None
+
+    def _wait_ready(self, **more: Any) -> None:
+        """A new process that takes the device in hand, and waits for what it is to load."""
+        self._begin()
+        try:
+            self.request({"op": "warm", **self._device(), **more}, timeout_s=START_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
         self.scratch = scratch.folder("worker")
         self.code = scratch.folder("code")
         """Folder of the files that the worker loads, which it cannot write: a file under an expected name is the one
         that we put there."""
+        self.loaded: set[str] = set()
+        """Those files."""
+        self.siblings = itertools.count(1)
+        """Numbers of the candidates beside its first."""
         self.mapped: set[int] = set()
         self.warnings: list[str] = []
         ours, theirs = socket.socketpair()
@@ -168,7 +195,7 @@ class Worker:
     def _load(self, artefact: Path, symbols: dict[str, tuple[str, ...]], company: Path | None) -> None:
         load = {"op": "load", "path": str(self._own(artefact)), **self._device(), **self._entry()}
         if company is not None:
-            load["company"] = str(shutil.copyfile(company, self.code / "company.so"))
+            load["company"] = self._copied(company, "company.so")
         load["symbols"] = {dtype: list(names) for dtype, names in symbols.items()}
         found = self.request(load, timeout_s=START_S).get("found")
         if not isinstance(found, dict):
@@ -211,7 +238,11 @@ class Worker:
 
     def _own(self, artefact: Path) -> Path:
         """The candidate copied beside its scratch folder: it need not see the store at all."""
-        return Path(shutil.copyfile(artefact, self.code / "candidate.so"))
+        return Path(self._copied(artefact, "candidate.so"))
+
+    def _copied(self, library: Path, name: str) -> str:
+        self.loaded.add(str(self.code / name))
+        return str(shutil.copyfile(library, self.code / name))
 
     def _visible(self) -> dict[str, Any]:
         """What of the machine's files it may read: a native candidate the libraries that it is linked to, no folder."""
@@ -222,7 +253,7 @@ class Worker:
 
     def foreign_code(self) -> str:
         """What its process runs that is not the candidate's own code, one sentence, or ""."""
-        return libraries.foreign(self.process.pid, self.own_code, self.code, gpu=self.device == "cuda")
+        return libraries.foreign(self.process.pid, self.own_code, frozenset(self.loaded), gpu=self.device == "cuda")
 
     def _parent(self) -> int:
         return os.getpid()
@@ -447,6 +478,43 @@ class Worker:
         self.log.close()
         for folder in (self.scratch, self.code):
             scratch.remove_tree(folder)
+
+
+class SiblingWorker(Worker):
+    """One more native candidate in a worker's process, of the same author: each could do what the other does. What ends the process ends
+    both."""
+
+    def __init__(self, first: Worker, artefact: Path, symbols: dict[str, tuple[str, ...]]) -> None:
+        """Raises WorkerFailure where it cannot load."""
+        self.__dict__.update(vars(first))
+        self.number = next(self.siblings)
+        self._load(artefact, symbols, None)
+
+    def request(self, message: dict[str, Any], **how: Any) -> dict:
+        return super().request({**message, "candidate": self.number}, **how)
+
+    def _own(self, artefact: Path) -> Path:
+        return Path(self._copied(artefact, f"candidate-{self.number}.so"))
+
+
+class SpareNativeWorker(Worker):
+    """A process for a native candidate that is in its box and has the device at hand."""
+
+    def __init__(self, limits: sandbox.ProcessLimits, device: str = "cuda") -> None:
+        self.device, self.limits = device, limits
+        self._wait_ready()
+
+
+WAITING = 4
+"""Native workers on a GPU that wait ready: a measurement takes up to four while nothing may be begun."""
+
+
+@functools.cache
+def get_spares() -> Spares:
+    """Those of this whole process, which end with it."""
+    made = Spares(SpareNativeWorker, WAITING)
+    atexit.register(made.close)
+    return made
 
 
 def time_request(worker: Worker, message: dict[str, Any], *, timeout_s: float | None = None) -> tuple[dict, float]:

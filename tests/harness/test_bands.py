@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from harness.judge.bands import Band, Measure, Split, between, confirm, measures, propose
-from harness.judge.search import _Proposals, measure_ratios, search, spread_evenly
+from harness.judge.search import _Proposals, search, spread_evenly
 from harness.judge.tunables import Tunable
+from harness.judge.variants import measure_ratios
 from harness.records import Outcome
 from harness.timing.interleaved import ArmFailure
 from kernels.spec import Size, Spec, Tensor, Workload
@@ -112,6 +113,8 @@ SIDES = "#define THREADS 256  // tune: 64 128 256\n"
 
 class Bench:
     """As much of an evaluator as measures variants: `wrong` ones do not compile, `late` fail while they are timed, so often."""
+
+    device = "cpu"
 
     def __init__(self, wrong: tuple[int, ...] = (), late: dict[int, int] | None = None) -> None:
         self.wrong, self.late, self.contests = wrong, dict(late or {}), 0

@@ -18,8 +18,8 @@ from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.farside import sandbox
 from harness.judge import comparisons, many_calls, verification
-from harness.judge.search import measure_ratios
 from harness.judge.session import CACHES, MissingTool
+from harness.judge.variants import measure_ratios
 from harness.questions import CheckToolchain, ToolchainFacts
 from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing
 from harness.store import Store, digest

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.problems.pytorch import ProblemWorker
-from harness.processes import fork_server
+from harness.processes import fork_server, spares
 from kernels.spec import Spec, Tensor, Workload
 
 BOTH = """
@@ -150,22 +150,22 @@ def test_a_worker_that_waits_is_the_next_one_and_another_is_begun_in_its_place(
     waited: fork_server.ForkServer, tmp_path: Path
 ) -> None:
     first = described(waited, tmp_path / "problem.py")
-    waited.settle()
-    (_, waiting), *_ = waited.begun
+    waited.spares.settle()
+    (_, waiting), *_ = waited.spares.begun
     pid = waiting.result().process.pid
     second = described(waited, tmp_path / "problem.py")
     assert second.process.pid == pid != first.process.pid and second.found == first.found
     assert second.active == first.active  # the same box
     second.close()
     assert not second.scratch.exists() and not second.code.exists()
-    waited.settle()
-    (_, waiting), *_ = waited.begun
+    waited.spares.settle()
+    (_, waiting), *_ = waited.spares.begun
     waiting.result().kill()
     waiting.result().process.wait()
     third = described(waited, tmp_path / "problem.py")  # the one that waited is no more: it starts its own
     assert third.found == first.found
-    waited.settle()
-    (_, waiting), *_ = waited.begun
+    waited.spares.settle()
+    (_, waiting), *_ = waited.spares.begun
     last = waiting.result()
     waited.close()
     assert last.process.returncode is not None and not last.scratch.exists()
@@ -174,19 +174,18 @@ def test_a_worker_that_waits_is_the_next_one_and_another_is_begun_in_its_place(
 
 
 def test_none_is_begun_while_something_is_timed_and_what_was_taken_is_begun_behind_it(
-    waited: fork_server.ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    waited: fork_server.ForkServer, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(fork_server, "_shared", {("cpu", True): waited})
     described(waited, tmp_path / "problem.py").close()
-    waited.settle()
-    with fork_server.resting():
-        (_, waiting), *_ = waited.begun
+    waited.spares.settle()
+    with spares.resting():
+        (_, waiting), *_ = waited.spares.begun
         pid = waiting.result().process.pid
         taken = described(waited, tmp_path / "problem.py")
-        assert taken.process.pid == pid and not waited.begun
+        assert taken.process.pid == pid and not waited.spares.begun
         own = described(waited, tmp_path / "problem.py")  # none waits: it starts its own
-        assert own.found == taken.found and not waited.begun
-    assert len(waited.begun) == 1
+        assert own.found == taken.found and not waited.spares.begun
+    assert len(waited.spares.begun) == 1
     for one in (taken, own):
         one.close()
 
