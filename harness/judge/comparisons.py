@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,6 +90,10 @@ class TimedCase:
     speedups: list[float]
     against: list[float]
     """Ratios of the incumbent's time to the candidate's; empty without an incumbent."""
+    lengths: tuple[int, ...] = ()
+    """Samples of each of its series."""
+    by_series: bool = False
+    """Whether series are what repeats (ComparisonTimes)."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,9 @@ def measure_suite(
             "timings": tuple(sorted(timings, key=lambda t: (order.index(t.workload), CACHES.index(t.cache)))),
             "checks": (*verdict.checks, *(check for one in found for check in one.checks), *late),
             "suite": suite,
-            "suite_incumbent": suite_of(session, [one.against for one in found if one.against], timings),
+            "suite_incumbent": suite_of(
+                session, [one.against for one in found if one.against], timings, _lengths(found)
+            ),
             "warnings": tuple(dict.fromkeys(warnings)),
             "seconds": verdict.seconds + time.perf_counter() - start,
         }
@@ -214,7 +221,7 @@ def _not_slowed(
         found = time_cases(session, request, cases, contests)
         late = _checked_again(session, request, order)
         timings = [one.timing for one in found]
-        suite = suite_of(session, [one.speedups for one in found], timings)
+        suite = suite_of(session, [one.speedups for one in found], timings, _lengths(found))
         if suite is None or suite.comparison is not Comparison.FASTER or request.itself:
             break
         slowed = _compare_alone(session, request, random.choice([t for t in timings if t.cache == "cold"]))
@@ -227,7 +234,7 @@ def _not_slowed(
             raise ArmFailure("candidate", Outcome.CHEATED, slowed.says)
         else:
             found = [_as_alone(session, one, slowed) for one in found]
-            suite = suite_of(session, [one.speedups for one in found], [one.timing for one in found])
+            suite = suite_of(session, [one.speedups for one in found], [one.timing for one in found], _lengths(found))
     return found, suite, late
 
 
@@ -292,12 +299,36 @@ def measure_other_contexts(session: EvaluationSession, request: ComparisonReques
     return OtherContexts(timings=tuple(timings), suites=suites)
 
 
-def suite_of(session: EvaluationSession, ratios: list[list[float]], timings: list[Timing]) -> Suite | None:
-    """FASTER only where the cold cases are: a gain that only cached inputs bring is not one everywhere."""
+def _lengths(found: list[TimedCase]) -> list[tuple[int, ...]]:
+    """Of each case the samples of its series, where series are what repeats of one of them; else none."""
+    return [one.lengths for one in found] if any(one.by_series for one in found) else []
+
+
+def suite_of(
+    session: EvaluationSession,
+    ratios: list[list[float]],
+    timings: list[Timing],
+    lengths: Sequence[Sequence[int]] = (),
+) -> Suite | None:
+    """FASTER only where the cold cases are: a gain that only cached inputs bring is not one everywhere.
+
+    `lengths`: of each case the samples of its series, where series are what repeats. All cases of one are of the same processes, so the
+    interval is as wide as whole series differ.
+    """
     if not ratios:
         return None
     interval = _mean(ratios, timings)
     said, why = _said(session, interval), ""
+    if lengths:
+        series = [comparison.split(*one) for one in zip(ratios, lengths, strict=True)]
+        whole = [_mean(list(cases), timings).median for cases in zip(*series, strict=False)]
+        if len(whole) >= comparison.LEAST_SERIES:
+            apart = comparison.series_interval([[ratio] for ratio in whole])
+            low, high = min(interval.low, apart.low), max(interval.high, apart.high)
+            interval = Interval(median=interval.median, low=low, high=high)
+            said = _said(session, interval)
+        elif _may_be_chance(session, interval):
+            said = Comparison.UNCLEAR
     cold = [(samples, timed) for samples, timed in zip(ratios, timings, strict=True) if timed.cache == "cold"]
     margin = comparison.MARGIN[session.device]
     if said is Comparison.FASTER and _mean(*map(list, zip(*cold, strict=True))).median <= 1 + margin:
@@ -340,6 +371,7 @@ def time_cases(
             if turn < contests
             or at in far_off
             or _says_little(session, request, result, limit)
+            or _has_few_series(session, result, result.speedup(request.mine))
             or (turn == 1 and _is_undecided(session, request, result))
         ]
         if again:
@@ -348,12 +380,44 @@ def time_cases(
             blocks = (once[at], once[at])
             results[at] = results[at].join(_fairly(session, request, cases[at], blocks=blocks))
     _go_on(session, request, cases, results, once)
+    _repeat_all(session, request, cases, results, once)
     return [_of_one_case(session, request, case, result) for case, result in zip(cases, results, strict=True)]
 
 
 def _says_little(session: EvaluationSession, request: ComparisonRequest, result: ComparisonTimes, limit: float) -> bool:
     gain = result.speedup(request.mine)
     return _said(session, gain) in (Comparison.FASTER, Comparison.SLOWER) and abs(gain.median - 1) < limit
+
+
+def _may_be_chance(session: EvaluationSession, gain: Interval) -> bool:
+    """Whether FASTER or SLOWER is said by no more than what one series has said of a kernel beside itself."""
+    most = BEYOND_CHANCE[session.device]["cold"]
+    return _said(session, gain) in (Comparison.FASTER, Comparison.SLOWER) and 1 / most <= gain.high and gain.low <= most
+
+
+def _has_few_series(session: EvaluationSession, result: ComparisonTimes, gain: Interval) -> bool:
+    """Whether that FASTER or SLOWER may be chance, since too few series have shown how far they are apart."""
+    return result.by_series and len(result.lengths) < comparison.LEAST_SERIES and _may_be_chance(session, gain)
+
+
+def _repeat_all(
+    session: EvaluationSession,
+    request: ComparisonRequest,
+    cases: list[Case],
+    results: list[ComparisonTimes],
+    once: list[int],
+) -> None:
+    """Where others use the CPU: all cases until each has LEAST_SERIES series, while all together say FASTER or SLOWER and chance may have said it."""
+    while not request.itself and any(result.by_series for result in results):
+        fewest = min(len(result.lengths) for result in results)
+        all_ratios = [[result.ratios[request.mine] for result in results], [_against(request, one) for one in results]]
+        said = [comparison.geometric_mean(ratios) for ratios in all_ratios if all(ratios)]
+        if fewest >= comparison.LEAST_SERIES or not any(_may_be_chance(session, gain) for gain in said):
+            return
+        _anew(session, request)
+        few = [at for at, result in enumerate(results) if len(result.lengths) == fewest]
+        for at in random.sample(few, len(few)):
+            results[at] = results[at].join(_fairly(session, request, cases[at], blocks=(once[at], once[at])))
 
 
 def _is_undecided(session: EvaluationSession, request: ComparisonRequest, result: ComparisonTimes) -> bool:
@@ -391,6 +455,9 @@ def _samples_needed(session: EvaluationSession, request: ComparisonRequest, resu
     gain, margin = result.speedup(request.mine), comparison.MARGIN[session.device]
     if _said(session, gain) is not Comparison.UNCLEAR or gain.median <= 1 + NEARLY * margin:
         return 0
+    if result.by_series:
+        series = comparison.split(result.ratios[request.mine], result.lengths)
+        return comparison.series_needed(series, margin) * result.lengths[0]
     room = max(gain.median - (1 + margin), ROOM * margin)
     return math.ceil(result.samples * (((gain.median - gain.low) / room) ** 2 - 1)) or 1
 
@@ -461,7 +528,11 @@ def _of_one_case(
         session, request, case, result, light_us=_light_us(session, request, case, result),
         note="; ".join(note for told, note in ((not result.graph[request.mine], NO_GRAPH), (result.by_cpu, BY_CPU)) if told), **more,
     )  # fmt: skip
-    return TimedCase(timing, result.checks[request.mine], result.ratios[request.mine], against)
+    if _has_few_series(session, result, timing.speedup):
+        timing = timing.model_copy(update={"comparison": Comparison.UNCLEAR})
+    return TimedCase(
+        timing, result.checks[request.mine], result.ratios[request.mine], against, result.lengths, result.by_series
+    )
 
 
 def _light_us(
@@ -507,7 +578,7 @@ def timing_of(
         time_us=result.median_us[request.mine],
         speedup=interval,
         comparison=_said(session, interval),
-        against_incumbent=comparison.median_interval(against) if against else None,
+        against_incumbent=result.interval(against) if against else None,
         moved_bytes=session.moved_bytes(workload),
         flops=expression(session.spec.flops, workload.axes) or None,
         compute_us=roofs.compute_us(

@@ -427,6 +427,12 @@ class Worker:
                 with suppress(ProcessLookupError):
                     os.sched_setaffinity(task, {cores[place % len(cores)]} if apart and len(tasks) > 1 else cores)
 
+    def put_on(self, core: int) -> None:
+        """All its threads on that core, until `pin` says otherwise: only for one that works alone."""
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{self.process.pid}/task"):
+                os.sched_setaffinity(int(task), {core})
+
     def cpu_seconds(self) -> float:
         """CPU seconds that all its threads have taken so far, by the kernel's count, which it cannot change; 0 once it is gone."""
         try:

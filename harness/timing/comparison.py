@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -44,7 +45,8 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 LEAST_SERIES = 3
-"""Series of samples, each begun in fresh processes, before a short comparison says FASTER, SLOWER or SAME."""
+"""Series of samples, each begun in fresh processes, before a comparison says FASTER, SLOWER or SAME that is short, or FASTER or SLOWER on a CPU
+that others use as well."""
 MOST_SERIES = 99
 _STUDENT = (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169)
 """Quantiles of Student's distribution at 99.5 %, by degrees of freedom from 1 on: both sides of an interval of 99 %."""
@@ -61,6 +63,12 @@ def _spread(series: Sequence[Sequence[float]]) -> tuple[float, float]:
     """(mean, standard deviation) of the logarithms of the series' medians; two series at least."""
     logs = [math.log(statistics.median(one)) for one in series]
     return statistics.fmean(logs), statistics.stdev(logs)
+
+
+def split(ratios: Sequence[float], lengths: Sequence[int]) -> list[list[float]]:
+    """Ratios by the series they are of, from the samples that each series has."""
+    ends = itertools.accumulate(lengths)
+    return [list(ratios[end - count : end]) for end, count in zip(ends, lengths, strict=True)]
 
 
 def series_interval(series: Sequence[Sequence[float]]) -> Interval:

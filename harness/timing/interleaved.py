@@ -20,8 +20,8 @@ from typing import TypeVar
 from harness.processes.worker import WorkerFailure
 from harness.records import Check, Interval, Outcome
 from harness.timing import load
-from harness.timing.comparison import CONFIDENCE, MARGIN, median_interval
-from harness.timing.sampling import LEAST_SHARE, PAIR, PROTOCOLS, ABComparison, Arm, ArmFailure
+from harness.timing.comparison import CONFIDENCE, MARGIN, median_interval, series_interval, split
+from harness.timing.sampling import LEAST_SHARE, ONE_THREAD, PAIR, PROTOCOLS, ABComparison, Arm, ArmFailure
 
 Returned = TypeVar("Returned")
 CHECKED_BYTES = {"cuda": 8 << 20, "cpu": 1 << 20}
@@ -47,11 +47,13 @@ CLOSE = {"cuda": 1.02, "cpu": 1.25}
 samples of a GPU's chain the quickest vary by less, and a CPU's on which others are at work by more."""
 LEAST_OWN = 0.2
 """Share of a call's time that is its own (lower bound): no sample takes longer than this asks for."""
-CPU_SHARE, ONE_THREAD, MORE_WAITS, CALMER = 1.25, 0.02, 1.5, 0.8
-"""CPU time decides where a call's is at most so many times its shortest time by the clock (what the process does about a request is among it), at
-most such a share of it is other threads', a request has at most so many waits more than the first arm's (1 to 4, by chance), and the
+CPU_SHARE, MORE_WAITS, CALMER = 1.25, 1.5, 0.8
+"""CPU time decides where a call's is at most so many times its shortest time by the clock (what the process does about a request is among it), all of
+it is one thread's, a request has at most so many waits more than the first arm's (1 to 4, by chance), and the
 interval is so much narrower. Beside eight busy processes on two cores samples of 60 ms differed by 15 to 70 % by the clock and by
 3 to 8 % by CPU time."""
+CORE_BLOCKS = 4
+"""Blocks after which sides that share a core go to another: one may be busy, and each new one has its caches and clock to warm."""
 MORE_DOUBTS = 24
 """Samples more before a clock is accused: few were taken for a search, and none may have been uninterrupted."""
 
@@ -93,9 +95,20 @@ class ComparisonTimes:
     """Whether the ratios are of CPU time, at least in part."""
     seconds: float = 0.0
     """What all of it took."""
+    lengths: tuple[int, ...] = ()
+    """Samples of each series, which is a comparison in processes of its own."""
+    by_series: bool = False
+    """Whether series are what repeats, and samples of one are alike: on a CPU that others use as well."""
+
+    def __post_init__(self) -> None:
+        self.lengths = self.lengths or (self.samples,)
 
     def speedup(self, name: str) -> Interval:
-        return median_interval(self.ratios[name])
+        return self.interval(self.ratios[name])
+
+    def interval(self, ratios: list[float]) -> Interval:
+        """Of ratios of which each sample has one."""
+        return series_interval(split(ratios, self.lengths)) if self.by_series else median_interval(ratios)
 
     def net(self, name: str) -> list[float]:
         """Seconds per call of each sample of a side, without its neighbours'."""
@@ -115,6 +128,8 @@ class ComparisonTimes:
             {name: [*shares, *other.cpu[name]] for name, shares in self.cpu.items()},
             self.by_cpu or other.by_cpu,
             self.seconds + other.seconds,
+            (*self.lengths, *other.lengths),
+            self.by_series or other.by_series,
         )
 
 
@@ -153,6 +168,8 @@ def run(
         if block and block % protocol.replan == 0:
             for arm in everyone:
                 _blaming(arm, comparison.plan_again)
+        if block % CORE_BLOCKS == 0:
+            comparison.share_core(arms)
         ahead = [arm.name for arm in arms[1:] if block and _seems_ahead(comparison, arms[0], arm, pair)]
         for arm in rng.sample(everyone, len(everyone)):
             look = arm.name in check and (small or block in looks[arm.name] or arm.name in ahead)
@@ -177,8 +194,9 @@ def run(
         if arm.name in check:
             _blaming(arm, comparison.look_at_new_constants)
     checks = {arm.name: [_blaming(arm, comparison.finish)] if arm.name in check else [] for arm in arms}
+    comparison.part_cores(arms)
     by_cpu = _is_known_by_cpu(arms, pair)
-    first = arms[0]
+    first, share = arms[0], others_at_work.share()
     return ComparisonTimes(
         {arm.name: statistics.median(_net(arm, pair)) * 1e6 for arm in arms},
         {arm.name: _paired(first.cpu, arm.cpu) if by_cpu else _ratios(first, arm, pair) for arm in arms},
@@ -186,10 +204,12 @@ def run(
         len(first.seconds),
         {arm.name: arm.graph for arm in arms},
         {arm.name: list(arm.seconds) for arm in everyone},
-        others_at_work.share(),
+        share,
         {arm.name: list(arm.cpu) for arm in everyone},
         by_cpu,
         time.monotonic() - start,
+        (len(first.seconds),),
+        comparison.device == "cpu" and share >= load.DISTURBED,
     )
 
 

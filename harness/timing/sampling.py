@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import random
 import secrets
 import statistics
@@ -65,6 +66,8 @@ TOGETHER, ROWS_OF_ONE, ROWS_TOGETHER = 32, 1 << 15, 1 << 18
 """Timed calls of each look, at most, that are kept to be looked at together, where chance is part of what is right, rows that count of
 one, and rows of calls that are looked at at most together: a thousand show next to nothing of how two of them depend on each other, thirty
 thousand little of rows that are long and few."""
+ONE_THREAD = 0.02
+"""Share of a sample's CPU time, at most, that other threads take of a side which works alone."""
 COPY_SLACK = 1.25
 """A candidate's copy of what it returns may take so many times the baseline's, or ours, before the rest is its own time."""
 COPIES_TIMED = 9
@@ -172,6 +175,8 @@ class Arm:
     """CPU seconds of the process in requests of the sample at hand."""
     others_cpu_s: float = 0.0
     waited: int = 0
+    core: int | None = None
+    """The core on which all its threads are for now (ABComparison.share_core); None: they are free, or one a core."""
     looked: int = 0
     """Calls that were looked at."""
     error: float = 0.0
@@ -181,6 +186,11 @@ class Arm:
         """Let go of the last sample, or of all."""
         for values in (self.seconds, self.cpu, self.others_cpu, self.waits, self.lacking):
             del values[0 if all_ else -1 :]
+
+    @property
+    def works_alone(self) -> bool:
+        """Whether one thread did all the work of the last sample; False where nobody knows."""
+        return self.cpu_s > 0 and self.others_cpu_s <= ONE_THREAD * self.cpu_s
 
     @property
     def whole_s(self) -> float:
@@ -262,6 +272,7 @@ class ABComparison:
         if self.buffers.id not in arm.worker.mapped:
             arm.worker.map(self.buffers)
         if self.device == "cpu":
+            arm.core = None
             arm.worker.pin(False)  # threads that are started now would be born on one core
         self.plan(arm)
         arm.calls, arm.rounds, arm.passes = (self.layout.slots if self.device == "cuda" else 1), 1, 1
@@ -318,6 +329,29 @@ class ABComparison:
                 (statistics.median(kind) for kind in zip(*first.copied, strict=True)) if first.copied else (0.0, 0.0)
             )
             arm.copy_s = COPY_SLACK * (plain or self._copy_alone_s()), COPY_SLACK * other
+
+    def share_core(self, arms: list[Arm]) -> None:
+        """Put all sides on one core, drawn anew, where each works alone; else each has its own again.
+
+        A process stays on the core where it ran last, for seconds, and cores are unequal where others use the machine: beside a job that
+        kept one of each two hardware threads busy a call of 8 us took 8 or 14, by the core, all through one side's 24 samples.
+        """
+        if self.device != "cpu" or len(arms) < 2:
+            return
+        core = random.choice(sorted(os.sched_getaffinity(0))) if all(arm.works_alone for arm in arms) else None
+        for arm in arms:
+            if core is not None:
+                arm.worker.put_on(core)
+            elif arm.core is not None:
+                arm.worker.pin(True)
+            arm.core = core
+
+    def part_cores(self, arms: list[Arm]) -> None:
+        """Undo `share_core`: a thread that starts later has a core of its own."""
+        for arm in arms:
+            if arm.core is not None:
+                arm.worker.pin(True)
+                arm.core = None
 
     def _copy_alone_s(self) -> float:
         """Seconds in which this process copies a call's outputs as a worker does: on a CPU nobody's copy is believed to take much longer."""

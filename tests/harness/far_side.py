@@ -28,6 +28,8 @@ class FarSide:
         self.call_s = 1e-3
         """What a call takes, by its clock; and what that clock lacks a request against ours."""
         self.lacks_s = 1e-4
+        self.others_s = 0.0
+        """CPU seconds of other threads than the first in a call."""
         self.copied_s: tuple[float, float] | None = None
         """What it says of its copies, seconds a call: plain ones and others."""
         self.library = ""
@@ -38,15 +40,18 @@ class FarSide:
     def pin(self, apart: bool) -> None:
         self.told.append((self.name, "pin" if apart else "free"))
 
+    def put_on(self, core: int) -> None:
+        self.told.append((self.name, f"core {core}"))
+
     def pause(self) -> None:
         self.stopped = True
         self.told.append((self.name, "pause"))
 
     def first_thread(self) -> tuple[float, int]:
-        return 0.0, 0
+        return self.calls * self.call_s, 0
 
     def cpu_seconds(self) -> float:
-        return 0.0
+        return self.calls * (self.call_s + self.others_s)
 
     def rest(self) -> None:
         assert self.stopped

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -241,6 +242,55 @@ def test_what_nearly_says_faster_goes_on_for_a_time(
     done = 4 - len(session.left["candidate"])
     assert (found.timing.comparison, len(session.dropped)) == (said, 2 * (done - 1))
     assert done == series or (said == "FASTER" and 2 < done <= series)
+
+
+class Busy(Paper):
+    """Of a machine's CPU others take a part."""
+
+    def run(self, *args: Any, **how: Any) -> ComparisonTimes:
+        return replace(super().run(*args, **how), others=0.3, by_series=True)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "series", "said"),
+    [
+        ([8.0, 8.1, 8.05], 3, "FASTER"),  # three pairs of processes agree
+        ([8.0, 10.0, 10.0, 10.0], 2, "UNCLEAR"),  # one was lucky: 1.22x of a kernel beside itself
+        ([14.0, 10.0], 2, "UNCLEAR"),
+        ([14.0, 18.0, 10.0], 3, "UNCLEAR"),  # two were unlucky, and all samples together say SLOWER
+        ([14.0, 14.1, 14.2], 3, "SLOWER"),
+        ([4.0], 1, "FASTER"),  # by more than chance
+    ],
+)
+def test_on_a_cpu_that_others_use_pairs_of_processes_must_agree(
+    tmp_path: Any, candidate: list[float], series: int, said: str
+) -> None:
+    """Samples of one pair of processes are alike: 1 FASTER and 3 SLOWER of 114 comparisons of a kernel with itself, beside eleven other jobs."""
+    session = Busy(Store(tmp_path), on="cpu", baseline=[10.0] * 9, candidate=[*candidate, *[10.0] * 6])
+    (found,) = comparisons.time_cases(session, MATCH, [COLD])  # type: ignore[arg-type]
+    assert str(found.timing.comparison) == said and len(found.lengths) >= series
+    suite = comparisons.suite_of(session, [found.speedups], [found.timing], [found.lengths])  # type: ignore[arg-type]
+    assert suite is not None and str(suite.comparison) == said
+
+
+@pytest.mark.usefixtures("in_order")
+def test_a_suite_that_says_faster_on_a_busy_cpu_is_timed_by_three_pairs_of_processes(tmp_path: Any) -> None:
+    """No case says it alone, and all are of the same two processes."""
+    lucky = [8.8, 9.0, 9.2, 9.3, 9.4, 9.6, 9.7, 10.1]
+    session = Busy(
+        Store(tmp_path),
+        on="cpu",
+        baseline=[10.0] * 12,
+        candidate=[lucky] * 4 + [lucky] * 4 + [[t * 1.03 for t in lucky]] * 4,
+    )
+    session.takes_s = 60.0
+    cases: list[comparisons.Case] = [(WORKLOAD, cache, on) for cache in ("cold", "hot") for on in ("plain", "pdl")]
+    found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
+    ratios, timings = [one.speedups for one in found], [one.timing for one in found]
+    plain = comparisons.suite_of(session, ratios, timings)  # type: ignore[arg-type]
+    suite = comparisons.suite_of(session, ratios, timings, [one.lengths for one in found])  # type: ignore[arg-type]
+    assert plain is not None and plain.comparison == "FASTER"
+    assert {len(one.lengths) for one in found} == {3} and suite is not None and suite.comparison == "UNCLEAR"
 
 
 def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:

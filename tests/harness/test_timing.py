@@ -6,6 +6,7 @@ Far sides are in this process and their clocks scripted: nothing here depends on
 from __future__ import annotations
 
 import math
+import os
 import random
 import statistics
 from collections.abc import Callable, Iterator
@@ -413,6 +414,44 @@ def test_a_side_is_kept_off_the_parents_core_once_its_threads_are_there(stage: A
     acts = [act for _, act in told if act in ("free", "pin", "plan") or isinstance(act, list)]
     assert acts[:2] == ["free", "plan"] and isinstance(acts[2], list) and acts[3] == "pin"
     assert acts.count("pin") == acts.count("free") == acts.count("plan") == 1
+
+
+def test_sides_that_work_alone_are_timed_on_one_core_that_is_drawn_anew(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cores are unequal where others use the machine, and a process stays where it ran last."""
+    monkeypatch.setattr(sampling.os, "sched_getaffinity", lambda _pid: set(range(8)))
+    one, told = stage(negation("float32", 100)), []
+    arms = [Arm(name, FarSide(name, one, negate, told)) for name in ("first", "other", "third")]  # type: ignore[arg-type]
+    interleaved.run(one, arms, blocks=(40, 40))
+    on: dict[str, Any] = {}
+    timed = []
+    for name, what in told:
+        if isinstance(what, list):
+            timed.append((name, on.get(name)))
+        elif what.startswith(("core", "pin", "free")):
+            on[name] = what
+    blocks = [timed[at : at + 3] for at in range(len(timed) - 120, len(timed), 3)]
+    assert all(len({core for _, core in block}) == 1 for block in blocks)
+    cores = [block[0][1] for block in blocks]
+    assert all(core.startswith("core") for core in cores) and len(set(cores)) > 1
+    assert set(on.values()) == {"pin"}, "and in the end threads may start anywhere"
+
+
+def test_who_has_threads_shares_no_core(stage: Any) -> None:
+    one, told = stage(negation("float32", 100)), []
+    arms = [Arm(name, FarSide(name, one, negate, told)) for name in ("first", "other")]  # type: ignore[arg-type]
+    arms[1].worker.others_s = 1e-3  # type: ignore[attr-defined]
+    interleaved.run(one, arms)
+    assert not any(isinstance(what, str) and what.startswith("core") for _, what in told)
+
+
+def test_all_threads_of_a_worker_are_put_on_a_core_and_freed_again(counting: Worker) -> None:
+    cores = os.sched_getaffinity(0)
+    counting.put_on(min(cores))
+    assert os.sched_getaffinity(counting.process.pid) == {min(cores)}
+    counting.pin(True)
+    assert os.sched_getaffinity(counting.process.pid) == cores
 
 
 def test_on_a_gpu_a_side_is_warmed_up_with_its_whole_chain(monkeypatch: pytest.MonkeyPatch) -> None:
