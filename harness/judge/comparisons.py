@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,8 +132,18 @@ def measure_suite(
     if any(roofs.weighs(session.spec, workload) for workload in workloads):
         session.measure_facts()  # before there is a candidate's process whose memory is watched
     cases: list[Case] = [(one, cache, "plain") for one in workloads for cache in reversed(session.caches(one))]
+    doubts = functools.cache(lambda: _doubts(session, request))
+
+    def look() -> None:
+        """On a GPU doubts are asked for before the candidate's process ends, which is watched for that."""
+        try:
+            if session.device == "cuda":
+                doubts()
+        except WorkerFailure as fault:
+            raise ArmFailure(request.mine, fault.outcome, fault.reason) from None
+
     try:
-        found, suite, late = _not_slowed(session, request, cases, contests, order)
+        found, suite, late = _not_slowed(session, request, cases, contests, order, look)
         timings = [one.timing for one in found]
         session.baseline_us |= {timing.workload.label: timing.baseline_us for timing in timings}
         notes = [f"{t.workload.label}, {t.cache}: {t.note}" for t in timings if t.note]
@@ -155,20 +166,24 @@ def measure_suite(
         }
     )
     try:
-        return withhold_doubtful(session, request, now)
+        return withhold_doubtful(session, request, now, doubts)
     except WorkerFailure as fault:
         session.pool.drop(verdict.candidate)
         return verdict.failed(fault.outcome, fault.reason)
 
 
-def withhold_doubtful(session: EvaluationSession, request: ComparisonRequest, verdict: Verdict) -> Verdict:
-    """The verdict without FASTER where its gain may not be its own, with a warning that says why. Raises WorkerFailure."""
+def withhold_doubtful(
+    session: EvaluationSession, request: ComparisonRequest, verdict: Verdict, doubts: Callable[[], str] | None = None
+) -> Verdict:
+    """The verdict without FASTER where its gain may not be its own, with a warning that says why; `doubts` says it, where it was asked
+    already. Raises WorkerFailure."""
+    doubts = doubts or functools.partial(_doubts, session, request)
     faster = [t for t in verdict.timings if t.comparison is Comparison.FASTER]
     suites = {name: getattr(verdict, name) for name in ("suite", "suite_incumbent")}
     ahead = {name: one for name, one in suites.items() if one is not None and one.comparison is Comparison.FASTER}
     if request.itself or not (faster or ahead):
         return verdict
-    why = module_checks.UNFOLLOWED if module_checks.UNFOLLOWED in verdict.warnings else _doubts(session, request)
+    why = module_checks.UNFOLLOWED if module_checks.UNFOLLOWED in verdict.warnings else doubts()
     if not why:
         return verdict
     unclear = {"comparison": Comparison.UNCLEAR}
@@ -212,10 +227,12 @@ def _not_slowed(
     cases: list[Case],
     contests: int,
     order: tuple[Workload, ...],
+    look: Callable[[], None] = lambda: None,
 ) -> tuple[list[TimedCase], Suite | None, list[Check]]:
     """`time_cases`, its suite and the checks of the process that was timed, where the baseline is as fast without the candidate: else all of it again, in fresh processes.
 
-    Where it is slowed each time, by little the baseline counts as it is alone; by more it raises SideFailure.
+    `look` at the candidate's process before it ends for that. Where it is slowed each time, by little the baseline counts as it is alone;
+    by more it raises ArmFailure.
     """
     for tries in range(1, SLOWED_TRIES + 1):
         found = time_cases(session, request, cases, contests)
@@ -224,6 +241,7 @@ def _not_slowed(
         suite = suite_of(session, [one.speedups for one in found], timings, _lengths(found))
         if suite is None or suite.comparison is not Comparison.FASTER or request.itself:
             break
+        look()
         slowed = _compare_alone(session, request, random.choice([t for t in timings if t.cache == "cold"]))
         if slowed is None:
             break

@@ -160,11 +160,11 @@ def profile_timed_calls(
 def kernels_of_timed_calls(
     session: EvaluationSession, build: Build, workload: Workload, cache: Cache
 ) -> dict[str, float]:
-    """Microseconds by kernel name of the timed calls of that case, its neighbours' left out, in a process of their own: {} without CUPTI.
+    """Microseconds by kernel name of the timed calls of that case, its neighbours' left out: {} without CUPTI. In the process that was
+    timed, where it lives: it ends with it.
 
     A call that is profiled by itself can tell that it is. Raises WorkerFailure, where libraries may not work also for theirs.
     """
-    session.pool.drop(build.candidate)
     try:
         arm = Arm("candidate", session.pool.get(build))
         comparison = session.open_comparison(workload, cache)

@@ -402,7 +402,11 @@ def test_who_slows_the_baseline_down_once_is_timed_again_and_only_that_counts(tm
     """Beside it 10 us, alone 8; then 8 and 8: the candidate is 2x as fast, not 2.5x. Who does it again is accused, or counts as alone."""
     slow, fair = [10.0, 8.0, 8.0, 8.0], [8.0, 8.0]
     session = Paper(Store(tmp_path), baseline=[*slow, *fair], candidate=[4.0, 4.0])
-    (found,), suite, _ = comparisons._not_slowed(session, MATCH, [COLD], 1, ())  # type: ignore[arg-type]
+    ended: list[list[str]] = []
+    (found,), suite, _ = comparisons._not_slowed(  # type: ignore[arg-type]
+        session, MATCH, [COLD], 1, (), lambda: ended.append(list(session.dropped))
+    )
+    assert ended[0] == [] and len(ended) == 2, "its process lives when it is looked at"
     assert found.timing.speedup.median == 2.0 and suite is not None and suite.comparison is Comparison.FASTER
     assert "timing again: the baseline takes 10.00 us beside it" in session.said[-2]
     with pytest.raises(ArmFailure, match="10.00 us beside it and 8.00 us without it") as met:

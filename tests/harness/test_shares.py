@@ -74,7 +74,7 @@ def test_a_copy_beside_an_own_kernel_does_none_of_its_work() -> None:
 
 
 def test_kernels_of_timed_calls_are_without_their_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And in a process that was planned and timed as in any comparison before it was profiled, and that nobody is timed in afterwards."""
+    """And in the process that was timed, planned and timed once more before it is profiled, and that nobody is timed in afterwards."""
     done: list[str] = []
     kernels = [
         ["own", 8.0],
@@ -97,7 +97,7 @@ def test_kernels_of_timed_calls_are_without_their_neighbours(monkeypatch: pytest
     comparison = SimpleNamespace(prepare=prepare, sample=lambda arm, look: done.append("sample"))
     session = SimpleNamespace(pool=pool, open_comparison=lambda *_: comparison)
     found = rules.kernels_of_timed_calls(session, SimpleNamespace(candidate="mine"), None, "cold")  # type: ignore[arg-type]
-    assert found == {"own": 2.0} and done == ["drop", "prepare", "sample", "profile", "drop"]
+    assert found == {"own": 2.0} and done == ["prepare", "sample", "profile", "drop"]
     kernels[:] = ["no", "list"]
     with pytest.raises(WorkerFailure, match="no list of kernels"):
         rules.kernels_of_timed_calls(session, SimpleNamespace(candidate="mine"), None, "cold")  # type: ignore[arg-type]
