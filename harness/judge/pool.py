@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING
 
 from harness import backends
 from harness.device import ArgumentBuffers, DeviceError
+from harness.judge.own_libraries import OwnLibraries
 from harness.problems.pytorch import COMPILING, REFERENCE_S
 from harness.processes import spares
 from harness.processes.fork_server import PythonWorker, get_fork_server
 from harness.processes.worker import LIMITS, SiblingWorker, Worker, WorkerFailure
 from harness.records import Build, Outcome
-from harness.timing.sampling import PAIR, ArmFailure
+from harness.timing.sampling import ArmFailure
 from kernels.catalog import Kernel
 from kernels.spec import Device
 
 if TYPE_CHECKING:
     from harness.judge.rules import KernelRules
 
-OURS = (PAIR, "light")
-"""Names of the workers that load libraries of ours."""
 MEMORY_SHARE = 0.5
 """Share of the GPU memory free before its process started that a candidate may take."""
 
@@ -61,6 +60,7 @@ class Pool:
         """Candidates whose processes are kept alive."""
         self._arena: ArgumentBuffers | None = None
         self._workers: dict[str, Worker] = {}
+        self._own = OwnLibraries(on, company)
         self._returned: dict[str, frozenset[str]] = {}
         """Candidate -> Worker.returned of its ended processes."""
         self._available: dict[str, int] = {}
@@ -121,7 +121,7 @@ class Pool:
         two questions, or slow its rivals. That it is stopped is not enough on a GPU, where what it launched runs on.
         """
         for name in list(self._workers):
-            if name != candidate and name not in self.pinned and name not in OURS:
+            if name != candidate and name not in self.pinned:
                 self.drop(name)
 
     def _short_of_memory(self) -> bool:
@@ -217,12 +217,10 @@ class Pool:
 
     def ours(self, name: str, artefact: Path, symbols: dict[str, tuple[str, ...]]) -> Worker:
         """A worker that loads a library of ours, kept until the end."""
-        if name not in self._workers or not self._workers[name].alive:
-            self.drop(name)
-            self._workers[name] = Worker(
-                device=self.device, artefact=artefact, symbols=symbols, company=self._neighbours()
-            )
-        return self._workers[name]
+        worker, died = self._own.get(name, artefact, symbols)
+        if died is not None:
+            self.end(died)
+        return worker
 
     def drop(self, candidate: str) -> None:
         worker = self._workers.pop(candidate, None)
@@ -255,7 +253,7 @@ class Pool:
         """An arena of at least `size` bytes; the workers let go of a smaller one."""
         if self._arena is None or self._arena.size < size:
             if self._arena is not None:
-                everyone = [*self._workers.values(), *self._started]
+                everyone = [*self._workers.values(), *self._own.workers.values(), *self._started]
                 for worker in {id(one): one for one in everyone}.values():
                     if worker.alive:
                         with suppress(WorkerFailure):  # it is no more, and whoever asks for it next gets another
@@ -270,6 +268,8 @@ class Pool:
         """End all workers and free the shared memory. Safe to call twice."""
         for candidate in list(self._workers):
             self.drop(candidate)
+        for worker in self._own.leave(self._arena):
+            self.end(worker)
         for worker in self._started:
             if worker not in self._dying and worker.alive:  # left by what was interrupted
                 self.end(worker)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from harness.device import DeviceError
-from harness.judge import pool
-from harness.judge.pool import OURS, Pool
+from harness.judge import own_libraries, pool
+from harness.judge.pool import Pool
 from harness.judge.rules import KernelRules
 from harness.problems import compiled_reference
 from harness.problems.pytorch import COMPILING
@@ -157,9 +157,9 @@ def test_what_has_ended_is_let_go_even_where_nothing_is_timed() -> None:
 
 
 def test_before_anything_is_judged_who_was_judged_before_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "Worker", Process)
+    monkeypatch.setattr(own_libraries, "Worker", Process)
     one = Paper()
-    ours = [one.ours(name, None, {}) for name in OURS]  # type: ignore[arg-type]
+    ours = [one.ours(name, Path(__file__), {}) for name in ("neighbours", "light")]
     found = {name: one.get(build(name)) for name in ("baseline", "incumbent", "before", "now")}
     one.match("now", ["baseline", "incumbent"])
     assert [name for name, process in found.items() if not process.alive] == ["before"]
@@ -169,16 +169,56 @@ def test_before_anything_is_judged_who_was_judged_before_goes(monkeypatch: pytes
     assert not any(process.alive for process in found.values()) and all(process.alive for process in ours)
 
 
+LIGHT, OTHER = Path(__file__), Path(pool.__file__)
+
+
 def test_a_library_of_ours_has_one_process_until_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "Worker", Process)
+    monkeypatch.setattr(own_libraries, "Worker", Process)
     one = Paper(company=lambda: "company.so")
-    first = one.ours("light", "light.so", {"a": ("a",)})  # type: ignore[arg-type]
-    assert first.started == {"device": "cpu", "artefact": "light.so", "symbols": {"a": ("a",)}, "company": "company.so"}
-    assert one.ours("light", "light.so", {}) is first  # type: ignore[arg-type]
+    first: Any = one.ours("light", LIGHT, {"a": ("a",)})
+    assert first.started == {"device": "cpu", "artefact": LIGHT, "symbols": {"a": ("a",)}, "company": "company.so"}
+    assert one.ours("light", LIGHT, {}) is first
     died(first)
-    assert one.ours("light", "light.so", {}) is not first  # type: ignore[arg-type]
+    assert one.ours("light", LIGHT, {}) is not first
     one.settle()
     assert first.closed
+    last: Any = one.ours("light", LIGHT, {})
+    one.close()
+    assert last.closed and Paper().ours("light", LIGHT, {}) is not last
+
+
+def test_on_a_gpu_libraries_of_ours_share_a_process_that_the_next_pool_goes_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[Any] = []
+
+    class Sibling(Process):
+        def __init__(self, first: Any, artefact: Path, _symbols: Any) -> None:
+            super().__init__(artefact=artefact)
+            begun.append(("beside", first, artefact))
+
+    def start(**how: Any) -> Process:
+        begun.append(("started", how["artefact"]))
+        return Process(**how)
+
+    monkeypatch.setattr(own_libraries, "Worker", start)
+    monkeypatch.setattr(own_libraries, "SiblingWorker", Sibling)
+    monkeypatch.setattr(own_libraries, "_idle", [])
+    one = Paper("cuda")
+    one._arena = SimpleNamespace(id=7, close=lambda: None)  # type: ignore[assignment]
+    pair, light = one.ours("neighbours", OTHER, {}), one.ours("light", LIGHT, {})
+    assert begun == [("started", OTHER), ("beside", pair, LIGHT)]
+    one.close()
+    assert pair.alive and pair.said == light.said == [("unmap", 7)]  # type: ignore[attr-defined]
+    two, three = Paper("cuda"), Paper("cuda")
+    assert two.ours("light", LIGHT, {}) is light and two.ours("neighbours", OTHER, {}) is pair
+    other: Any = three.ours("light", LIGHT, {})
+    assert other is not light and begun[2:] == [("started", LIGHT)], "each pool has its own meanwhile"
+    died(light)  # type: ignore[arg-type]
+    two.close()
+    assert not pair.alive and not light.alive, "a process that has died is nobody's"
+    three.close()
+    assert Paper("cuda").ours("light", OTHER, {}) is not other, "another library under that name"
 
 
 def real(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Pool:
