@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from compiler.draft.expressions import Expr, loads_of, make, put, symbols_of
+from compiler.draft.expressions import Expr, by_name, loads_of, make, symbols_of
 from compiler.draft.index import Index, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition
@@ -37,10 +37,13 @@ class ProductKernel(PackedKernel):
     sums: list[Buffer] = field(default_factory=list)
     stores: list[Member] = field(default_factory=list)
 
+    @property
+    def names(self) -> dict[Buffer, str]:
+        """The sums', in the text."""
+        return {buffer: f"sumOf{n}" for n, buffer in enumerate(self.sums)}
+
     def leaf(self, expr: Expr) -> Expr:
-        """The expression with the sums by their names."""
-        names = {buffer: f"sumOf{n}" for n, buffer in enumerate(self.sums)}
-        return put(expr, lambda e: make("scalar", names[e.args[0]], type=e.type) if e.op == "load" and e.args[0] in names else None)  # fmt: skip
+        return by_name(expr, self.names)
 
     def along(self, side: Expr) -> bool:
         """Whether neighbours in memory differ in k."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import sympy
 
-from compiler.draft.expressions import Expr, loads_of, make, put, symbols_of
+from compiler.draft.expressions import Expr, loads_of, make, symbols_of
 from compiler.draft.index import Index, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition
@@ -59,10 +59,6 @@ class StreamKernel(PackedKernel):
         return sympy.cancel(product([self.rows_in_all]) / self.group)
 
     rows_in_all: Index = sympy.S.One
-
-    def leaf(self, expr: Expr, names: dict[Buffer, str]) -> Expr:
-        """The expression with what is at hand by its name."""
-        return put(expr, lambda e: make("scalar", names[e.args[0]], type=e.type) if e.op == "load" and e.args[0] in names else None)  # fmt: skip
 
 
 def streams_of(program: SelectedProgram, outputs: set[Buffer], multiples: list[sympy.Symbol]) -> list[StreamKernel]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.codegen.levels import StoreStatement, indent
+from compiler.codegen.levels import StoreStatement
 from compiler.codegen.text import Text, Window
 from compiler.draft.partition import Member
-from compiler.draft.printing import Scope, index_text
+from compiler.draft.printing import Scope, indent, index_text
 from compiler.kernel import PackedKernel
 
 AHEAD_BYTES = 128

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sympy
 
 from compiler.codegen.kernels import KernelFunction, accumulators, finish_function, open_text, signature, wait
-from compiler.codegen.levels import hoist, indent, parts_of, run_pass
+from compiler.codegen.levels import hoist, parts_of, run_pass
 from compiler.codegen.text import FOLD_OF
 from compiler.draft.expressions import loads_of
 from compiler.draft.index import index_is_divided
 from compiler.draft.partition import FLAT
-from compiler.draft.printing import Scope, index_text
+from compiler.draft.printing import Scope, indent, index_text
 from compiler.program import KernelProgram, PackedKernel
 
 

@@ -14,7 +14,7 @@ import torch
 
 from compiler.codegen.host import HostFile
 from compiler.codegen.kernels import KernelFunction, in_axes, last_write, row_stores, signature
-from compiler.codegen.levels import hoist, hoist_replaced, indent, parts_of, run_pass
+from compiler.codegen.levels import hoist, hoist_replaced, parts_of, run_pass
 from compiler.codegen.passes import find_recomputed
 from compiler.codegen.printer import Printer
 from compiler.codegen.scratch import of_the_heap
@@ -23,7 +23,7 @@ from compiler.draft.expressions import Expr, indices_of, loads_of, symbols_of
 from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Member
-from compiler.draft.printing import STORED, Scope, _bare, index_text, number_text
+from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.phases import PhasesKernel

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from compiler.codegen.kernels import KernelFunction, in_axes
-from compiler.codegen.levels import indent
 from compiler.codegen.product_parts import OperandSide, by_plan, plan_lines
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr
+from compiler.draft.printing import indent
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram
 

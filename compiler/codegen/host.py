@@ -19,6 +19,7 @@ from compiler.codegen.turned import launch_of, tile_function
 from compiler.cuda import CUDA
 from compiler.draft.index import Index
 from compiler.draft.partition import ROW
+from compiler.draft.printing import branch, indent
 from compiler.frontend import NoProgram
 from compiler.phases import PhasesKernel
 from compiler.products import ProductKernel
@@ -272,16 +273,14 @@ class HostFile:
             f"const ColumnPlan tile_plan = plan_columns({packs}, {rows}, {threads}, {given});",
             f"const unsigned grid_blocks = static_cast<unsigned>(({packs} + tile_plan.lanes - 1) / tile_plan.lanes) * tile_plan.split;",
         ]
-        arms = [(across, parts) for across in counts for parts in ((1, 0) if clusters and across != ALONE else (1,))]
-        for number, (across, parts) in enumerate(arms):
+        arms = []
+        for across, parts in [(a, p) for a in counts for p in ((1, 0) if clusters and a != ALONE else (1,))]:
             width = str(ALONE) if across == ALONE else threads
             in_parts = "1" if parts else "tile_plan.split"
             call = calls[across].format(parts)
             launched = self._launched(call, "grid_blocks", width, function.arguments, plan.pdl, in_parts)
-            condition = f"tile_plan.lanes == {across} && tile_plan.split {'==' if parts else '>'} 1"
-            head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
-            lines += [head if len(arms) > 1 else "{", f"    {launched}"]
-        return [*lines, "}"]
+            arms.append((f"tile_plan.lanes == {across} && tile_plan.split {'==' if parts else '>'} 1", [launched]))
+        return [*lines, *branch(arms)]
 
     def _launch_rows_by_size(
         self, program: KernelProgram, function: KernelFunction, loops: KernelFunction, plan: KernelPlan
@@ -301,9 +300,10 @@ class HostFile:
             f"const RowPlan row_plan = plan_rows<{sketch.unit}, {function.kept}, {str(sketch.clusters).lower()}{f', {loops.online}' if loops.online else ''}>({rows}, {packs}, row_registers, {given});",
             f"const unsigned grid_blocks = static_cast<unsigned>({rows}) * row_plan.split;",
         ]
-        arms = [(1, items) for items in counts] + [(0, items) for items in counts[1::2] if sketch.clusters]
-        arms += [(1, 0), *([(0, 0)] if sketch.clusters else [])]
-        for number, (split, items) in enumerate(arms):
+        cuts = [(1, items) for items in counts] + [(0, items) for items in counts[1::2] if sketch.clusters]
+        cuts += [(1, 0), *([(0, 0)] if sketch.clusters else [])]
+        arms = []
+        for split, items in cuts:
             call = kept.format(items, split) if items else f"{loops.name}<{sketch.threads}, 0, {split}>"
             launched = self._launched(
                 call,
@@ -313,10 +313,8 @@ class HostFile:
                 pdl,
                 "1" if split else "row_plan.split",
             )
-            condition = f"row_plan.split {'==' if split else '>'} 1 && row_plan.items == {items}"
-            head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
-            lines += [head, f"    {launched}"]
-        return [*lines, "}"]
+            arms.append((f"row_plan.split {'==' if split else '>'} 1 && row_plan.items == {items}", [launched]))
+        return [*lines, *branch(arms)]
 
     def _launch_rows(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         kernel, sketch = function.kernel, plan.sketch
@@ -360,7 +358,8 @@ class HostFile:
         name = "launch_" + "_and_".join(function.name for function, _ in together)
         given: dict[str, tuple[str, str]] = {}
         """Of a parameter's name."""
-        counts, lines = [], []
+        counts: list[str] = []
+        blocks: list[tuple[str, list[str]]] = []
         body = ["    wait_for_predecessor<1>();"] if together[0][1].pdl else []
         sketch, pdl = together[0][1].sketch, together[0][1].pdl
         assert isinstance(sketch, Elements)
@@ -383,14 +382,8 @@ class HostFile:
             before = " + ".join(counts[:-1])
             block = "blockIdx.x" if number == 0 else f"blockIdx.x - ({before})"
             statement = f"{call}({', '.join([block, *(p.split()[-1].lstrip('*') for p in function.parameters)])});"
-            if len(together) == 1:
-                body.append(f"    {statement}")
-            elif number < len(together) - 1:
-                condition = f"blockIdx.x < {' + '.join(counts)}"
-                body.append(f"    {'} else ' if number else ''}if ({condition}) {{")
-                body.append(f"        {statement}")
-            else:
-                body += ["    } else {", f"        {statement}", "    }"]
+            blocks.append((f"blockIdx.x < {' + '.join(counts)}", [statement]))
+        body += indent(branch(blocks) if len(blocks) > 1 else blocks[0][1])
         extra = [f"unsigned {count}" for count in counts[:-1]]
         parameters, arguments = zip(*given.values(), strict=True)
         text = "\n".join([
@@ -405,7 +398,8 @@ class HostFile:
             arms.insert(0, (f"{total} >= {MANY_BLOCKS}", threads, f"{items} * 4"))
         if narrow and sketch.threads >= 2 * WARP:
             arms.insert(0, (f"{total} < {FEW_BLOCKS}", f"{threads} / 2", items))
-        for number, (condition, width, most) in enumerate(arms):
+        launches = []
+        for condition, width, most in arms:
             each = f"({width} * {most})"
             made = [
                 f"const unsigned {count} = static_cast<unsigned>(({packs} + {each} - 1) / {each});"
@@ -413,11 +407,8 @@ class HostFile:
             ]
             all_given = [*arguments, *counts[:-1]]
             made.append(self._launched(f"{name}<{width}, {most}>", " + ".join(counts), width, all_given, pdl))
-            if len(arms) == 1:
-                return made
-            head = f"if ({condition}) {{" if condition else "{"
-            lines += [f"{'} else ' if number else ''}{head}", *(f"    {line}" for line in made)]
-        return [*lines, "}"]
+            launches.append((condition, made))
+        return branch(launches) if len(launches) > 1 else launches[0][1]
 
     def _launched(self, call: str, grid: str, threads: str, arguments, pdl: bool, cluster: str = "1") -> str:
         """The statement that launches a kernel; attributes of a launch need the longer form."""

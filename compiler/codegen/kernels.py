@@ -15,7 +15,6 @@ from compiler.codegen.levels import (
     StoreStatement,
     hoist,
     hoist_replaced,
-    indent,
     load_kept,
     load_numbers,
     parts_of,
@@ -30,7 +29,7 @@ from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, indices_of, loads_of, walk
 from compiler.draft.index import Index, estimate, index_is_divided
 from compiler.draft.partition import FLAT, Member
-from compiler.draft.printing import Scope, _bare, index_text
+from compiler.draft.printing import Scope, _bare, indent, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram, PackedKernel
 
@@ -124,9 +123,15 @@ MANY_NEIGHBOURS = 4
 
 
 def signature(
-    text: Text, stores: list[StoreStatement], roots: list[Expr], counts: list[Index], plain: bool = False
+    text: Text,
+    stores: list[StoreStatement],
+    roots: list[Expr],
+    counts: list[Index],
+    plain: bool = False,
+    leaves: Collection[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """Parameters and arguments: pointers in the spec's order, sizes, scalars. `plain`: sizes are numbers, no divisors."""
+    """Parameters and arguments: pointers in the spec's order, sizes, scalars. `plain`: sizes are numbers, no divisors. `leaves`: scalars that the
+    kernel makes itself."""
     program = text.program
     indices = indices_of(roots)
     indices += [store.place for store in stores] + [store.by[1] for store in stores if store.by] + counts
@@ -155,7 +160,7 @@ def signature(
     for product, name in text.index_names.items():
         parameters.append(f"Divisor {name}")
         arguments.append(f"Divisor({in_axes(program, product)})")
-    scalars = dict.fromkeys((e.args[0], e.type) for e in walk(roots) if e.op == "scalar")
+    scalars = dict.fromkeys((e.args[0], e.type) for e in walk(roots) if e.op == "scalar" and e.args[0] not in leaves)
     parameters += [f"{type} {name}" for name, type in scalars]
     arguments += [name for name, _ in scalars]
     return parameters, arguments

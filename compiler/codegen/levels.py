@@ -10,14 +10,10 @@ from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, loads_of, make, walk
 from compiler.draft.index import Index
 from compiler.draft.partition import Member
-from compiler.draft.printing import Scope, _bare
+from compiler.draft.printing import Scope, _bare, indent
 from compiler.draft.tensors import Buffer
 
 TRIVIAL = ("const", "scalar", "fold")
-
-
-def indent(lines: list[str], by: int) -> list[str]:
-    return ["    " * by + line for line in lines]
 
 
 @dataclass

@@ -6,12 +6,12 @@ import sympy
 
 from compiler.codegen.cpu import CpuText
 from compiler.codegen.kernels import KernelFunction, in_axes, signature
-from compiler.codegen.levels import StoreStatement, indent
+from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
 from compiler.draft.expressions import COMPUTED, Expr, symbols_of
-from compiler.draft.printing import STORED, Scope, _bare, index_text, number_text
+from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
 from compiler.phases import NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
 

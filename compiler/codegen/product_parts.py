@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from compiler.codegen.levels import StoreStatement, indent
+from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, element_type
 from compiler.draft.expressions import Expr, loads_of, make, put
 from compiler.draft.index import FloorDiv, Index, Modulo
-from compiler.draft.printing import Scope, _bare, index_text
+from compiler.draft.printing import Scope, _bare, branch, indent, index_text
 from compiler.products import HALVES, ProductKernel
 
 BYTES = (torch.int8, torch.uint8)
@@ -290,12 +290,16 @@ def plan_lines(cuts: Sequence[tuple[int, int, int]], sizes: str, how: str) -> li
 
 def by_plan(arms: list[tuple[str, str, str, str, str]], grid: str, cluster: str, given: str) -> list[str]:
     """Of each arm: the condition, the kernel, its threads and shared memory, and the arguments that it takes more."""
-    lines = []
-    for number, (condition, call, threads, room, more) in enumerate(arms):
-        head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
-        lines += [
-            head, f"    static const int room = cudaFuncSetAttribute({call}, cudaFuncAttributeMaxDynamicSharedMemorySize, {room});",
-            "    static_cast<void>(room);",
-            f"    launch_with_shared<false>({call}, {grid}, {cluster}, {threads}, {room}, stream, {given}{more});",
-        ]  # fmt: skip
-    return [*lines, "}"]
+    return branch([
+        (condition, launch_shared(call, grid, cluster, threads, room, room, f"{given}{more}"))
+        for condition, call, threads, room, more in arms
+    ])  # fmt: skip
+
+
+def launch_shared(call: str, grid: str, cluster: str, threads: str, most: str, bytes: str, given: str, pdl: bool = False) -> list[str]:  # fmt: skip
+    """A launch with `bytes` of shared memory, of which it may take `most`."""
+    return [
+        f"static const int room = cudaFuncSetAttribute({call}, cudaFuncAttributeMaxDynamicSharedMemorySize, {most});",
+        "static_cast<void>(room);",
+        f"launch_with_shared<{str(pdl).lower()}>({call}, {grid}, {cluster}, {threads}, {bytes}, stream, {given});",
+    ]

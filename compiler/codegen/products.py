@@ -6,12 +6,12 @@ import re
 
 from compiler.codegen.halved import HALVED, launch_halved, sides_apart, stage_lines
 from compiler.codegen.kernels import KernelFunction, in_axes, signature
-from compiler.codegen.levels import StoreStatement, indent
+from compiler.codegen.levels import StoreStatement
 from compiler.codegen.product_parts import OperandSide, batch_parameter, by_plan, plan_lines, print_lines, put_eight
 from compiler.codegen.text import Text, element_type
 from compiler.cuda import CUDA
 from compiler.draft import hopper, tensor_cores
-from compiler.draft.printing import index_text
+from compiler.draft.printing import indent, index_text
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram
 
@@ -50,9 +50,7 @@ def product_function(program: KernelProgram, kernel: ProductKernel, name: str, n
     text.levels = [set(), set()]
     stores = [StoreStatement(s.definition.outs[0], s.places[0], kernel.leaf(s.value), 0, False) for s in kernel.stores]
     roots = [side for pair in kernel.sides for side in pair] + [s.value for s in stores]
-    parameters, arguments = signature(text, stores, roots, list(kernel.ends), plain=True)
-    keep = [at for at, p in enumerate(parameters) if not re.fullmatch(r"float sumOf\d", p)]
-    parameters, arguments = [parameters[at] for at in keep], [arguments[at] for at in keep]
+    parameters, arguments = signature(text, stores, roots, list(kernel.ends), plain=True, leaves=kernel.names.values())
     wide = text.wide
     sizes = ", ".join(f"static_cast<{wide}>({index_text(end)})" for end in kernel.ends)
     sides = [(OperandSide(text, kernel, left, 1), OperandSide(text, kernel, right, 2)) for left, right in kernel.sides]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.codegen.levels import indent
+from compiler.draft.printing import indent
 
 THREADS, WARP = 256, 32
 TILE_KEYS = 16

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from compiler.codegen.kernels import KernelFunction, TileText, in_axes, rows_function
-from compiler.draft.printing import index_text
+from compiler.codegen.product_parts import launch_shared
+from compiler.draft.printing import branch, index_text
 from compiler.program import KernelProgram
 from compiler.row_tiles import TiledRows
 from compiler.schedule import RowTiles
@@ -67,23 +68,17 @@ def launch_tiles(program: KernelProgram, function: KernelFunction, sketch: RowTi
     kernel = function.kernel
     assert isinstance(kernel, TiledRows)
     rows, length = in_axes(program, kernel.rows), in_axes(program, kernel.length)
-    lines = []
+    arms = []
     for number, count in enumerate(ROWS):
         each = " + ".join(
             f"(INT64_C(1) * ({length}) * {count + 1} * {tile.dtype.itemsize} + 15) / 16 * 16" for tile in kernel.tiles
         )
         call = f"{function.name}<{sketch.threads}, {sketch.threads // count}, 1>"
         grid = f"static_cast<unsigned>((({rows}) + {count - 1}) / {count})"
-        head = (
-            f"{'} else ' if number else ''}if ({each} <= {ROOM[number]}) {{" if number < len(ROWS) - 1 else "} else {"
-        )
-        lines += [
-            head,
-            f"    static const int room = cudaFuncSetAttribute({call}, cudaFuncAttributeMaxDynamicSharedMemorySize, {MOST_BYTES});",
-            "    static_cast<void>(room);",
-            f"    launch_with_shared<{str(pdl).lower()}>({call}, {grid}, 1, {sketch.threads}, static_cast<int>({each}), stream, {', '.join(function.arguments)});",
-        ]
-    return [*lines, "}"]
+        most, bytes, given = str(MOST_BYTES), f"static_cast<int>({each})", ", ".join(function.arguments)
+        launched = launch_shared(call, grid, "1", str(sketch.threads), most, bytes, given, pdl)
+        arms.append((f"{each} <= {ROOM[number]}", launched))
+    return branch(arms)
 
 
 MOST_BYTES = 220 << 10

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from compiler.codegen.kernels import KernelFunction, in_axes, signature
-from compiler.codegen.levels import StoreStatement, indent
+from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text
-from compiler.draft.printing import Scope, _bare, index_text
+from compiler.draft.printing import Scope, _bare, indent, index_text
 from compiler.program import KernelProgram
 from compiler.steps import StepsKernel
 
@@ -23,9 +21,8 @@ def steps_function(program: KernelProgram, kernel: StepsKernel, name: str, narro
     assert loop is not None
     stores = [StoreStatement(b, place, value, 0, False) for b, place, value in [*kernel.each, *kernel.once]]
     roots = [*kernel.start, *kernel.now, *(store.value for store in stores)]
-    parameters, arguments = signature(text, stores, roots, [kernel.rows, loop.count], plain=True)
-    keep = [at for at, p in enumerate(parameters) if not re.fullmatch(r"\w+ carriedOf\d+", p)]
-    parameters, arguments = [parameters[at] for at in keep], [arguments[at] for at in keep]
+    carried = [f"carriedOf{at}" for at in range(len(kernel.now))]
+    parameters, arguments = signature(text, stores, roots, [kernel.rows, loop.count], plain=True, leaves=carried)
     wide, row = text.wide, str(kernel.row) if kernel.row.is_Symbol else text.fresh("element")
     top = [
         f"const {wide} {row} = static_cast<{wide}>(blockIdx.x) * blockDim.x + threadIdx.x;",

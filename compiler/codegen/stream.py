@@ -13,7 +13,7 @@ import sympy
 
 from compiler.codegen.cpu import STRIP, CpuText
 from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
-from compiler.codegen.levels import StoreStatement, indent
+from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer
 from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
 from compiler.codegen.stream_tiles import (
@@ -27,11 +27,11 @@ from compiler.codegen.stream_tiles import (
     tile_sums,
 )
 from compiler.codegen.text import Text
-from compiler.draft.expressions import Expr, loads_of, make, put, symbols_of, walk
+from compiler.draft.expressions import Expr, by_name, loads_of, make, put, symbols_of, walk
 from compiler.draft.index import Index
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import Member
-from compiler.draft.printing import Scope, _bare, index_text
+from compiler.draft.printing import Scope, _bare, branch, indent, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
 from compiler.streams import StreamKernel
@@ -138,18 +138,14 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     known = {kernel.scores: "score"} | {
         m.definition.outs[0]: f"folded[{n}][member_at]" for n, m in enumerate(kernel.folds)
     }
-    leaf = lambda expr: kernel.leaf(expr, known)  # noqa: E731
+    leaf = lambda expr: by_name(expr, known)  # noqa: E731
     stores = [_store(kernel, member) for member in kernel.stores]
     roots = [kernel.query, kernel.keyed, kernel.value, *(leaf(m.value) for m in kernel.folds), leaf(kernel.weight)]
     roots += [kernel.masked] if kernel.masked else []
     summed = known | {kernel.sums.definition.outs[0]: "sum"}
     values = _stored_values(kernel, summed)
     counts = [kernel.units, kernel.group, kernel.keys]
-    parameters, arguments = signature(text, stores, [*roots, *values], counts, plain=True)
-    keep = [
-        n for n, p in enumerate(parameters) if not any(p.endswith(f" {leaf_name}") for leaf_name in _leaves(summed))
-    ]
-    parameters, arguments = [parameters[n] for n in keep], [arguments[n] for n in keep]
+    parameters, arguments = signature(text, stores, [*roots, *values], counts, plain=True, leaves=summed.values())
     group, keys = index_text(kernel.group), index_text(kernel.keys)
     member = str(kernel.member) if kernel.member.is_Symbol else ""
     unit = str(kernel.unit) if kernel.unit.is_Symbol else ""
@@ -327,10 +323,6 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     )
 
 
-def _leaves(known: dict[Buffer, str]) -> list[str]:
-    return ["score", "sum", *known.values()]
-
-
 def _stores(
     text: Text, kernel: StreamKernel, stores: list[StoreStatement], values: list[Expr]
 ) -> tuple[list[str], list[str]]:
@@ -348,9 +340,7 @@ def _stores(
 
 def _stored_values(kernel: StreamKernel, known: dict[Buffer, str]) -> list[Expr]:
     """What is stored, by the names of what is `known`: the weighted sum is `sum`."""
-    return [
-        make("scalar", "sum", type="float") if m is kernel.sums else kernel.leaf(m.value, known) for m in kernel.stores
-    ]
+    return [make("scalar", "sum", type="float") if m is kernel.sums else by_name(m.value, known) for m in kernel.stores]
 
 
 def _store(kernel: StreamKernel, member: Member) -> StoreStatement:
@@ -368,7 +358,7 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
         for n, m in enumerate(kernel.folds)
     }
     summed = known | {kernel.sums.definition.outs[0]: "sum"}
-    leaf = lambda expr: kernel.leaf(expr, known)  # noqa: E731
+    leaf = lambda expr: by_name(expr, known)  # noqa: E731
     stores = [_store(kernel, member) for member in kernel.stores]
     values = _stored_values(kernel, summed)
     roots = [
@@ -380,9 +370,8 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
         *values,
     ]
     roots += [kernel.masked] if kernel.masked else []
-    parameters, arguments = signature(text, stores, roots, [kernel.units, kernel.group, kernel.keys], plain=True)
-    keep = [n for n, p in enumerate(parameters) if not any(p.endswith(f" {word}") for word in _leaves(summed))]
-    parameters, arguments = [parameters[n] for n in keep], [arguments[n] for n in keep]
+    counts = [kernel.units, kernel.group, kernel.keys]
+    parameters, arguments = signature(text, stores, roots, counts, plain=True, leaves=summed.values())
     group, keys = index_text(kernel.group), index_text(kernel.keys)
     skip = lines.printed(leaf(kernel.masked)) if kernel.masked else ([], "false")
     over_member = (
@@ -462,14 +451,13 @@ def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bo
         f"const StreamPlan stream_plan = plan_stream({in_axes(program, kernel.units)}, {group}, {in_axes(program, kernel.keys)}, {most}, {kernel.columns}, {function.ring}, {function.ring_of_tiles}, {str(clusters).lower()});",
         f"const unsigned grid_blocks = static_cast<unsigned>(({in_axes(program, kernel.units)}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
     ]
-    arms = [(size, parts) for size in (1, 2, 4, 8) if size <= most for parts in ((1, 0) if clusters else (1,))]
-    for number, (size, parts) in enumerate(arms):
+    arms = []
+    for size, parts in [(s, p) for s in (1, 2, 4, 8) if s <= most for p in ((1, 0) if clusters else (1,))]:
         call = f"{function.name}{'_tiles' if tiles and size >= LEAST_GROUP else ''}<{parts}, {size}>"
         given = ", ".join(function.arguments)
         split = "1" if parts else "stream_plan.split"
         launched = f"launch_with_shared<{str(clusters).lower()}>({call}, grid_blocks, {split}, 256, stream_plan.bytes, stream, {given});"
-        condition = f"stream_plan.group == {size} && stream_plan.split {'==' if parts else '>'} 1"
-        head = "} else {" if number == len(arms) - 1 else f"{'} else ' if number else ''}if ({condition}) {{"
         room = f"static const int room = ask_for_shared({call});"
-        lines += [head if len(arms) > 1 else "{", f"    {room}", "    static_cast<void>(room);", f"    {launched}"]
-    return [*lines, "}"]
+        condition = f"stream_plan.group == {size} && stream_plan.split {'==' if parts else '>'} 1"
+        arms.append((condition, [room, "static_cast<void>(room);", launched]))
+    return [*lines, *branch(arms)]

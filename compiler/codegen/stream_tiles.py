@@ -7,9 +7,9 @@ a tile as they come, and values need only their halves sorted. A weight is two h
 
 from __future__ import annotations
 
-from compiler.codegen.levels import indent
 from compiler.codegen.rings import StreamPacks, StreamRing
 from compiler.draft.expressions import Expr, loads_of, symbols_of, walk
+from compiler.draft.printing import indent
 from compiler.streams import StreamKernel
 
 LEAST_GROUP = 8

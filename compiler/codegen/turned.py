@@ -7,8 +7,8 @@ from dataclasses import replace
 import sympy
 
 from compiler.codegen.kernels import KernelFunction, TileText, finish_function, in_axes, signature, wait
-from compiler.codegen.levels import hoist, indent, parts_of, run_pass
-from compiler.draft.printing import Scope, index_text
+from compiler.codegen.levels import hoist, parts_of, run_pass
+from compiler.draft.printing import Scope, indent, index_text
 from compiler.program import KernelProgram
 from compiler.schedule import WARP, Turned
 from compiler.turned import TurnedKernel

@@ -6,8 +6,9 @@ chain is rounded once where eager rounds after each operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import sympy
 import torch
@@ -189,38 +190,44 @@ def symbols_of(expr: Expr) -> set[sympy.Symbol]:
     return {symbol for index in indices_of([expr]) for symbol in index.free_symbols}
 
 
-def put(expr: Expr, other) -> Expr:
-    """The expression with what `other` says in place of some of its parts, None where they stay."""
-    done: dict[int, Expr] = {}
+def put(
+    expr: Expr,
+    other: Callable[[Expr], Expr | None],
+    done: dict[int, Expr] | None = None,
+    change: Callable[[Index], Index] = lambda index: index,
+) -> Expr:
+    """The expression with what `other` says in place of some of its parts, None where they stay, and with what `change` makes of indices.
 
-    def visit(one: Expr) -> Expr:
-        if id(one) not in done:
+    `done`: what parts have become, by id, where several expressions have the same.
+    """
+    known: dict[int, Expr] = {} if done is None else done
+
+    def visit(one: Any) -> Any:
+        if isinstance(one, sympy.Expr):
+            return change(one)
+        if not isinstance(one, Expr):
+            return one
+        if id(one) not in known:
             new = other(one)
             if new is None:
-                args = [visit(arg) if isinstance(arg, Expr) else arg for arg in one.args]
+                args = [visit(arg) for arg in one.args]
                 same = all(a is b for a, b in zip(args, one.args, strict=True))
                 new = one if same else make(one.op, *args, type=one.type)
-            done[id(one)] = new
-        return done[id(one)]
+            known[id(one)] = new
+        return known[id(one)]
 
     return visit(expr)
 
 
-def replace_indices(expr: Expr, change) -> Expr:
-    """The expression with what `change` makes of each index in its place."""
-    done: dict[int, Expr] = {}
+def replace_indices(expr: Expr, change: Callable[[Index], Index], done: dict[int, Expr] | None = None) -> Expr:
+    """The expression with what `change` makes of each index in its place. `done`: see put."""
+    return put(expr, lambda one: None, done, change)
 
-    def visit(one: Expr) -> Expr:
-        if id(one) not in done:
-            args = [
-                visit(arg) if isinstance(arg, Expr) else change(arg) if isinstance(arg, sympy.Expr) else arg
-                for arg in one.args
-            ]
-            same = all(a is b for a, b in zip(args, one.args, strict=True))
-            done[id(one)] = one if same else make(one.op, *args, type=one.type)
-        return done[id(one)]
 
-    return visit(expr)
+def by_name(expr: Expr, names: Mapping[Any, str]) -> Expr:
+    """The expression with the names that buffers have in a text in place of their loads."""
+    leaf = lambda one: make("scalar", names[one.args[0]], type=one.type)  # noqa: E731
+    return put(expr, lambda one: leaf(one) if one.op == "load" and one.args[0] in names else None)
 
 
 def loads_of(roots: Iterable[Expr]) -> list[Expr]:

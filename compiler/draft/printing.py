@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import sympy
@@ -262,6 +263,19 @@ class Statements:
         scope.line("}")
         scope.names[id(expr)] = name
         return name
+
+
+def indent(lines: Iterable[str], by: int = 1) -> list[str]:
+    return ["    " * by + line for line in lines]
+
+
+def branch(arms: Sequence[tuple[str, list[str]]]) -> list[str]:
+    """The lines of the first arm (condition, lines) whose condition holds, those of the last one where none does."""
+    lines: list[str] = []
+    for number, (condition, body) in enumerate(arms):
+        head = f"if ({condition}) {{" if number < len(arms) - 1 else "{"
+        lines += [f"{'} else ' if number else ''}{head}", *indent(body)]
+    return [*lines, "}"]
 
 
 def _negative(text: str) -> str:
