@@ -413,38 +413,14 @@ def with_numbers(first: Schedule, numbers: dict[str, int]) -> Schedule:
     """The schedule in which the numbers that a search has chosen stand: of one that `schedule` made, left open."""
 
     def changed(sketch: Sketch, banded: bool) -> Sketch:
-        threads = numbers.get("THREADS", 0)
-        if isinstance(sketch, RowTiles | Stream | Tiles | Steps | Phases):
-            return sketch
-        if isinstance(sketch, Elements):
-            return sketch.model_copy(
-                update={"threads": threads or sketch.threads, "items": numbers.get("EACH", sketch.items)}
-            )
-        if isinstance(sketch, Turned):
-            along = numbers.get("ALONG", sketch.along)
-            return sketch.model_copy(update={"threads": threads or sketch.threads, "along": along})
-        if isinstance(sketch, Columns):
-            lanes = numbers.get("LANES", 0) or sketch.lanes
-            found = {"lanes": lanes, "split": sketch.split}
-            if sketch.split == 0:
-                found["split"] = numbers.get("SPLIT", 0)
-            return sketch.model_copy(
-                update=found | {"threads": threads or sketch.threads, "unroll": numbers.get("UNROLL", sketch.unroll)}
-            )
-        if sketch.by_size:
-            return sketch.model_copy(
-                update={
-                    "wanted": numbers.get("ITEMS", 0),
-                    "split": numbers.get("SPLIT", 0),
-                    "resident": numbers.get("RESIDENT", 0),
-                }
-            )
-        if sketch.team and not sketch.few and banded and sketch.longest:
-            choice = ScheduleDefaults(
-                items=numbers.get("ITEMS", 0), threads=threads or sketch.threads, held=sketch.held
-            )
+        if isinstance(sketch, Rows) and not sketch.by_size:
+            if not sketch.team or sketch.few or not banded or not sketch.longest:
+                return sketch
+            threads = numbers.get("THREADS", 0) or sketch.threads
+            choice = ScheduleDefaults(items=numbers.get("ITEMS", 0), threads=threads, held=sketch.held)
             return _team(sketch.vector, sketch.longest, choice, False, sketch.ragged)
-        return sketch
+        found = {own: numbers.get(name, 0) or getattr(sketch, own) for own, name in sketch.names.items()}
+        return sketch.model_copy(update=found)
 
     def version(one: ScheduleVersion) -> ScheduleVersion:
         kernels = (k.model_copy(update={"sketch": changed(k.sketch, one.longest is not None)}) for k in one.kernels)

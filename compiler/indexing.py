@@ -24,7 +24,7 @@ from compiler.draft.expressions import (
     pick,
     where,
 )
-from compiler.draft.index import FloorDiv, Index, Modulo, product, unflatten
+from compiler.draft.index import FloorDiv, Index, Modulo, flatten, product, unflatten
 from compiler.draft.lower_views import wrapped
 from compiler.draft.lowering import LOWERINGS, Lowering, broadcast, extend, lowers
 from compiler.draft.tensors import Definition, NoDraft, Position, Scatter, Value
@@ -319,10 +319,7 @@ def _put_where(low: Lowering, a: Value, mask: Value, source) -> Value:
 
     def element(position: Position) -> Expr:
         lead = position[:rank]
-        flat = sympy.Integer(0)
-        for size, at in zip(mask.shape, lead, strict=True):
-            flat = flat * size + at
-        value = read([sympy.expand(flat), *position[rank:]], a.shape[rank - 1 :])
+        value = read([flatten(lead, mask.shape), *position[rank:]], a.shape[rank - 1 :])
         return where(mask.at(lead), cast(value, type), a.at(position))
 
     return low.formula(element, a.shape, a.dtype)

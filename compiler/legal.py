@@ -33,6 +33,11 @@ from kernels.spec import DTYPE_BYTES
 PACK_BYTES, MOST_ITEMS, MOST_TEAM = 16, 32, 64
 LANES, SPLITS = (0, *TILES), (0, 1, 2, 4, 8)
 TILE_SIDES = (16, 32, 64, 128)
+OF_THEIR_OWN = (
+    (PhasesKernel, Phases, "definitions go through memory"), (ProductKernel, Tiles, "matrices are multiplied"),
+    (StepsKernel, Steps, "a loop carries something"),
+)  # fmt: skip
+"""Kernels that have one sketch, which no other has."""
 NUMBERS = {"TRIGGER_WHEN": (0, 1, 2), "STREAM": (0, 1)}
 
 
@@ -93,24 +98,18 @@ def _check_kernel(
     at: str, plan: KernelPlan, program: KernelProgram, kernel: PackedKernel, version: ScheduleVersion, device: str
 ) -> None:
     sketch = plan.sketch
-    if isinstance(kernel, PhasesKernel) or isinstance(sketch, Phases):
-        fits = isinstance(kernel, PhasesKernel) and isinstance(sketch, Phases)
-        _require(fits, f"{at}.sketch", "must be phases where definitions go through memory, and only there")
-        if isinstance(kernel, PhasesKernel) and isinstance(sketch, Phases) and sketch.clusters:
-            _require(
-                kernel.holds_little and device != "cpu",
-                f"{at}.sketch.clusters",
-                "must be false where more than single numbers are kept of a unit, and on a CPU",
-            )
-        return
-    if isinstance(kernel, ProductKernel) or isinstance(sketch, Tiles):
-        fits = isinstance(kernel, ProductKernel) and isinstance(sketch, Tiles)
-        _require(fits, f"{at}.sketch", "must be tiles where matrices are multiplied, and only there")
-        return
-    if isinstance(kernel, StepsKernel) or isinstance(sketch, Steps):
-        fits = isinstance(kernel, StepsKernel) and isinstance(sketch, Steps)
-        _require(fits, f"{at}.sketch", "must be steps where a loop carries something, and only there")
-        return
+    for kind, record, where in OF_THEIR_OWN:
+        if isinstance(kernel, kind) or isinstance(sketch, record):
+            fits, name = isinstance(kernel, kind) and isinstance(sketch, record), record.__name__.lower()
+            _require(fits, f"{at}.sketch", f"must be {name} where {where}, and only there")
+            if isinstance(kernel, PhasesKernel) and isinstance(sketch, Phases) and sketch.clusters:
+                _require(
+                    kernel.holds_little and device != "cpu",
+                    f"{at}.sketch.clusters",
+                    "must be false where more than single numbers are kept of a unit, and on a CPU",
+                )
+            return
+    assert not isinstance(sketch, Phases | Tiles | Steps)
     if isinstance(kernel, StreamKernel):
         _require(sketch.sketch == "stream", f"{at}.sketch", "must be stream for what it computes")
         _require(sketch.vector == version.vector, f"{at}.vector", f"must be the version's {version.vector}")

@@ -8,6 +8,7 @@ import sympy
 import torch
 
 from compiler.draft.expressions import COMPUTED, Expr, binary, cast, constant, index_value, make, pick
+from compiler.draft.index import flatten
 from compiler.draft.lower_pointwise import _stored
 from compiler.draft.lower_windows import depthwise
 from compiler.draft.lowering import Lowering, extend, lowers
@@ -58,10 +59,7 @@ def table_of(program: Program, held: torch.Tensor) -> Value:
     type_, numbers = COMPUTED[held.dtype], held.flatten().tolist()
 
     def element(position) -> Expr:
-        flat = sympy.Integer(0)
-        for size, at in zip(held.shape, position, strict=True):
-            flat = flat * size + at
-        return pick(index_value(flat), [constant(number, type_) for number in numbers])
+        return pick(index_value(flatten(position, held.shape)), [constant(number, type_) for number in numbers])
 
     return program.formula(held.shape, held.dtype, element, "table")
 

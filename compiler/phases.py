@@ -23,7 +23,7 @@ from compiler.draft.expressions import (
     replace_indices,
     symbols_of,
 )
-from compiler.draft.index import Index, _split, flatten, joined, product, unflatten
+from compiler.draft.index import Index, _split, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition, NoDraft
 from compiler.kernel import PackedKernel
@@ -111,10 +111,7 @@ def _needed(program: SelectedProgram, outputs: set[Buffer]) -> list[Definition]:
     for definition in sorted(program.definitions, key=lambda d: d.order, reverse=True):
         if wanted & set(definition.outs):
             found.append(definition)
-            at = [program.ranges.named(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
-            by = [] if definition.by is None else [definition.by(at)[0]]
-            when = [] if definition.when is None else [definition.when(at)]
-            wanted |= {load.args[0] for load in loads_of([definition.element(at), *by, *when])}
+            wanted |= definition.reads(program.ranges)
     return found[::-1]
 
 
@@ -180,12 +177,8 @@ def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase 
         for axes, index in ((kept, outer), (apart, inner)):
             position |= dict(zip(axes, unflatten(index, [sizes[axis] for axis in axes], ranges), strict=True))
         at = [position[axis] for axis in range(len(sizes))]
-    if definition.reduced and kind not in SCANS and kind not in SORTS:
-        place = flatten([at[k] for k in definition.kept], [sizes[k] for k in definition.kept])
-    elif kind in SORTS:
-        place = sympy.expand(unit * sympy.cancel(product(sizes) / units))
-    else:
-        place = flatten(at, sizes) if definition.place is None else definition.place(at)
+    of_unit = sympy.expand(unit * sympy.cancel(product(sizes) / units))
+    place = of_unit if kind in SORTS else definition.place_at(at)
     by = None if definition.by is None else definition.by(at)
     when = None if definition.when is None else definition.when(at)
     return Phase(

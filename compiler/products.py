@@ -74,24 +74,15 @@ def products_of(program: SelectedProgram, outputs: set[Buffer]) -> list[ProductK
     for definition in [d for d in program.definitions if d.is_product and d.type == "float"]:
         kernel = _kernel(program, definition, outputs) if definition in program.definitions else None
         if kernel is not None:
-            found.append(kernel)
-            taken = {member.definition for member in kernel.members}
-            program.definitions = [d for d in program.definitions if d not in taken]
+            found.append(program.take(kernel))
     return found
-
-
-def _reads(program, definition: Definition) -> set[Buffer]:
-    at = [program.ranges.named(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
-    more = [] if definition.by is None else [definition.by(at)[0]]
-    more += [] if definition.when is None else [definition.when(at)]
-    return {load.args[0] for load in loads_of([definition.element(at), *more])}
 
 
 def _kernel(program, first: Definition, outputs: set[Buffer]) -> ProductKernel | None:
     depth = first.ranges[-1]
     if depth.is_Integer and depth <= SHORT:
         return None
-    reads = {d: _reads(program, d) for d in program.definitions}
+    reads = {d: d.reads(program.ranges) for d in program.definitions}
     products, maps = [first], []
     made = {d.outs[0]: d for d in program.definitions if d.is_product}
     while True:  # those whose sums the same maps read
@@ -133,7 +124,7 @@ def _kernel(program, first: Definition, outputs: set[Buffer]) -> ProductKernel |
         if sympy.expand(product(one.ranges) - product(ends[:-1])) != 0:
             return None
         at = unflatten(sympy.expand(place), one.ranges, variables)
-        goes = joined(flatten(at, one.ranges) if one.place is None else one.place(at))
+        goes = joined(one.place_at(at))
         member = Member(one, one.element(at), 0, [goes], False, None, None if one.when is None else one.when(at))
         own = [load for load in loads_of(member.roots) if load.args[0] in kernel.sums]
         if member.when is not None or any(load.op != "load" or joined(load.args[1] - place) != 0 for load in own):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
@@ -11,7 +11,16 @@ from kernels.spec import Device, Frozen
 HEAD = "// schedule: "
 
 
-class Elements(Frozen):
+class SketchRecord(Frozen):
+    names: ClassVar[dict[str, str]] = {}
+    """What a search calls those of its numbers that it may choose."""
+
+    def texts(self, searched: bool) -> list[str]:
+        """These numbers in a text, in their order: by name where they are the search's."""
+        return [name if searched else str(getattr(self, own)) for own, name in self.names.items()]
+
+
+class Elements(SketchRecord):
     """A thread computes `items` packs of `vector` neighbouring elements; folds of few elements it does alone."""
 
     sketch: Literal["elements"] = "elements"
@@ -20,9 +29,10 @@ class Elements(Frozen):
     threads: int = 256
     ragged: bool = False
     """Whether the version's packs are of one element, and a thread takes `vector` of them together, the last ones in part."""
+    names: ClassVar[dict[str, str]] = {"threads": "THREADS", "items": "EACH"}
 
 
-class Turned(Frozen):
+class Turned(SketchRecord):
     """Tiles of `along` elements by `across`, through shared memory, where reads lie along one axis and writes along another."""
 
     sketch: Literal["turned"] = "turned"
@@ -30,9 +40,10 @@ class Turned(Frozen):
     along: int = 64
     across: int = 64
     threads: int = 128
+    names: ClassVar[dict[str, str]] = {"threads": "THREADS", "along": "ALONG"}
 
 
-class Rows(Frozen):
+class Rows(SketchRecord):
     """A team of threads reduces a row of the innermost axes."""
 
     sketch: Literal["rows"] = "rows"
@@ -63,9 +74,11 @@ class Rows(Frozen):
     """Likewise: blocks of a row; 0: any."""
     resident: int = 0
     """Likewise, where one pass over memory makes all reductions (codegen/online.py): 1: rows stay in registers, 2: they do not; 0: either."""
+    names: ClassVar[dict[str, str]] = {"wanted": "ITEMS", "split": "SPLIT", "resident": "RESIDENT"}
+    """Where the host picks by size."""
 
 
-class RowTiles(Frozen):
+class RowTiles(SketchRecord):
     """Rows whose elements lie apart, beside those of the next row: as many as there is room for stand in a block's shared memory."""
 
     sketch: Literal["row_tiles"] = "row_tiles"
@@ -100,7 +113,7 @@ TILES = (4, 8, 16, WARP, ALONE)
 """Packs of columns that a block may take."""
 
 
-class Columns(Frozen):
+class Columns(SketchRecord):
     """A reduction over outer axes: a block takes `lanes` packs of columns and `threads / lanes` rows at a time.
 
     `split` blocks, a cluster, share the rows. Where one of the two is 0, the host picks it for the size at hand.
@@ -113,9 +126,10 @@ class Columns(Frozen):
     split: int = 0
     unroll: int = 8
     """Rows whose loads are in flight at once."""
+    names: ClassVar[dict[str, str]] = {"threads": "THREADS", "lanes": "LANES", "split": "SPLIT", "unroll": "UNROLL"}
 
 
-class Stream(Frozen):
+class Stream(SketchRecord):
     """Queries of the same keys to a cluster of blocks; how many queries and blocks, the host picks for the size at hand."""
 
     sketch: Literal["stream"] = "stream"
@@ -123,19 +137,19 @@ class Stream(Frozen):
     threads: int = 256
 
 
-class Tiles(Frozen):
+class Tiles(SketchRecord):
     """A product of matrices by tiles; how large these are and how many blocks share their depth, the host picks for the size at hand."""
 
     sketch: Literal["tiles"] = "tiles"
 
 
-class Steps(Frozen):
+class Steps(SketchRecord):
     """A thread to each element of what a loop carries."""
 
     sketch: Literal["steps"] = "steps"
 
 
-class Phases(Frozen):
+class Phases(SketchRecord):
     """A block, as wide as it has work, to a unit: definitions one after another, what they hand on in its memory."""
 
     sketch: Literal["phases"] = "phases"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from typing import TypeVar
 
 import sympy
 import torch
@@ -29,9 +30,11 @@ from compiler.draft.expressions import (
 from compiler.draft.index import flatten, product, unflatten
 from compiler.draft.lower_reductions import fold_over
 from compiler.draft.lowering import Lowering, extend, lowers, plain
+from compiler.draft.partition import Kernel
 from compiler.draft.tensors import Definition, Piece, Program, Value
 from compiler.strides import LEAST_EXTENT, loads_at_once, strides_along
 
+Taken = TypeVar("Taken", bound=Kernel)
 MOST_SELECTED = 8
 """Rounds of two reductions each; sorting is another algorithm."""
 NOWHERE = 2**31 - 1
@@ -132,6 +135,12 @@ def _columns_at(columns: list[Value]):
 
 class SelectedProgram(Program):
     """Whose definitions over a few columns that were selected are one a column, so that a row's reductions stay where they are."""
+
+    def take(self, kernel: Taken) -> Taken:
+        """The kernel, whose definitions are no other's."""
+        definitions = {member.definition for member in kernel.members}
+        self.definitions = [d for d in self.definitions if d not in definitions]
+        return kernel
 
     open_steps: tuple[tuple[sympy.Symbol, sympy.Expr], ...] = ()
     """The steps of loops that stay loops, with how many there are."""
@@ -270,16 +279,9 @@ def pieces_of(program: Program, value: Value) -> tuple[Piece, ...]:
     *kept, count = value.shape
 
     def piece(number: int) -> Piece:
-        def place(position):
-            flat = sympy.Integer(0)
-            for size, at in zip(kept, position, strict=True):
-                flat = flat * size + at
-            return sympy.expand(flat * count + number)
-
-        column = program.formula(
-            kept, value.dtype, lambda position: value.at([*position, sympy.Integer(number)]), value.origin
-        )
-        return Piece(column, place)
+        whole = lambda position: [*position, sympy.Integer(number)]  # noqa: E731
+        column = program.formula(kept, value.dtype, lambda position: value.at(whole(position)), value.origin)
+        return Piece(column, lambda position: flatten(whole(position), value.shape))
 
     return tuple(piece(number) for number in range(int(count)))
 

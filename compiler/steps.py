@@ -285,13 +285,8 @@ class StepsKernel(PackedKernel):
 
 def steps_of(program: SelectedProgram, outputs: set[Buffer]) -> list[StepsKernel]:
     """Kernels of the program's loops; their definitions and the maps that read their rows are taken out of it. Raises NoDraft."""
-    found = []
-    for definition in [d for d in program.definitions if isinstance(d, StepsDefinition)]:
-        kernel = _kernel(program, definition, outputs)
-        found.append(kernel)
-        taken = {member.definition for member in kernel.members}
-        program.definitions = [d for d in program.definitions if d not in taken]
-    return found
+    definitions = [d for d in program.definitions if isinstance(d, StepsDefinition)]
+    return [program.take(_kernel(program, definition, outputs)) for definition in definitions]
 
 
 def _own(value: Expr, place: Index) -> Expr:
@@ -331,9 +326,7 @@ def _kernel(program, definition: StepsDefinition, outputs: set[Buffer]) -> Steps
     kernel.once = [(b, place, names[b]) for b in lasts if b in outputs]
     kernel.each = [(b, of_step, made[b]) for b in full if b in outputs]
     for other in list(program.definitions):
-        at = [ranges.named(f"read{axis}", size) for axis, size in enumerate(other.ranges)]
-        read = {load.args[0] for load in loads_of([other.element(at)])} if other is not definition else set()
-        if not read & set(definition.outs):
+        if other is definition or not other.reads(ranges) & set(definition.outs):
             continue
         if other.kind != "map" or other.outs[0] not in outputs or other.by is not None or other.when is not None:
             raise NoDraft("what a loop makes goes through memory: that needs a workspace")
@@ -386,7 +379,7 @@ def _placed(
         )
         if not right or (in_loop and any(load.args[0] in names for load in own)):
             return None
-        goes = joined(flatten(at, other.ranges) if other.place is None else other.place(at))
+        goes = joined(other.place_at(at))
         return goes, put(value, named), in_loop
 
     for parts in candidates:

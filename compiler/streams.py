@@ -67,23 +67,13 @@ def streams_of(program: SelectedProgram, outputs: set[Buffer], multiples: list[s
     for definition in [d for d in program.definitions if d.kind == "sum" and len(d.reduced) == 1]:
         kernel = _stream(program, definition, outputs, multiples)
         if kernel is not None:
-            found.append(kernel)
-            taken = {member.definition for member in kernel.members}
-            program.definitions = [d for d in program.definitions if d not in taken]
+            found.append(program.take(kernel))
     return found
 
 
 def _same(one, other) -> bool:
     """Of sizes."""
     return sympy.expand(one - other) == 0
-
-
-def _probe(program, definition: Definition) -> list[Index]:
-    return [program.ranges.named(f"seen{axis}", size) for axis, size in enumerate(definition.ranges)]
-
-
-def _reads(program, definition: Definition) -> set[Buffer]:
-    return {load.args[0] for load in loads_of([definition.element(_probe(program, definition))])}
 
 
 def _stream(program, sums: Definition, outputs: set[Buffer], multiples) -> StreamKernel | None:
@@ -132,7 +122,7 @@ def _closed(program, start: list[Definition], made: dict[Buffer, Definition]) ->
     found: dict[Definition, None] = {}
     stack = list(start)
     while stack:
-        for buffer in sorted(_reads(program, stack.pop()), key=lambda b: b.name):
+        for buffer in sorted(stack.pop().reads(program.ranges), key=lambda b: b.name):
             one = made.get(buffer)
             if one is not None and one not in found:
                 found[one] = None
@@ -191,7 +181,7 @@ def _placed(program, score, folds, sums, group, queries, keys, along, where, out
         if place is not None and (load.op != "load" or joined(load.args[1] - place) != 0):
             return None
     used = {load.args[0] for load in loads_of([asked, keyed, value])}
-    if used & set(places) or any(score.outs[0] in _reads(program, d) for d in program.definitions if d not in [m.definition for m in kernel.members]):  # fmt: skip
+    if used & set(places) or any(score.outs[0] in d.reads(program.ranges) for d in program.definitions if d not in [m.definition for m in kernel.members]):  # fmt: skip
         return None
     masked = _masked(kernel.folds[0].value, score.outs[0]) if kernel.folds else None
     kernel.masked = masked if masked is not None and member not in symbols_of(masked) else None
@@ -236,7 +226,7 @@ def _stores(program, kernel: StreamKernel, places, outputs: set[Buffer], query: 
     for definition in program.definitions:
         if definition.kind != "map" or definition.outs[0] not in outputs or definition.by is not None:
             continue
-        if not _reads(program, definition) & set(places):
+        if not definition.reads(program.ranges) & set(places):
             continue
         elements = product(definition.ranges)
         per_query = sympy.expand(elements - kernel.rows_in_all) == 0

@@ -251,12 +251,7 @@ class HostFile:
         assert isinstance(sketch, Columns)
         packs, rows = in_axes(program, sympy.expand(kernel.rows / kernel.width)), in_axes(program, kernel.inner[0][1])
         clusters = sketch.split != 1
-        named = (
-            ("THREADS", "LANES", "SPLIT", "UNROLL")
-            if self.open
-            else (sketch.threads, sketch.lanes, sketch.split, sketch.unroll)
-        )
-        threads, lanes, split, unroll = map(str, named)
+        threads, lanes, split, unroll = sketch.texts(bool(self.open))
         lanes = str(sketch.lanes) if sketch.lanes or kernel.width == 1 else lanes
         narrowest = 4 if kernel.width > 1 else WARP
         counts = (sketch.lanes,) if sketch.lanes else tuple(count for count in TILES if count >= narrowest)
@@ -292,9 +287,8 @@ class HostFile:
         kept = f"{function.name}<row_width({{0}}, {function.kept}), 0, {{1}}, {{0}}>"
         counts = [sketch.unit << choice for choice in range(4)]
         asked = ", ".join(f"registers_of({kept.format(items, 1)})" for items in counts)
-        wanted = ("ITEMS", "SPLIT") if self.open else (str(sketch.wanted), str(sketch.split))
-        given = f"{wanted[0]}, {wanted[1] if sketch.clusters else 0}"
-        given += f", {'RESIDENT' if self.open else sketch.resident}" if loops.online else ""
+        wanted, split, resident = sketch.texts(bool(self.open))
+        given = f"{wanted}, {split if sketch.clusters else 0}{f', {resident}' if loops.online else ''}"
         lines = [
             f"static const int row_registers[] = {{{asked}}};",
             f"const RowPlan row_plan = plan_rows<{sketch.unit}, {function.kept}, {str(sketch.clusters).lower()}{f', {loops.online}' if loops.online else ''}>({rows}, {packs}, row_registers, {given});",
@@ -303,17 +297,17 @@ class HostFile:
         cuts = [(1, items) for items in counts] + [(0, items) for items in counts[1::2] if sketch.clusters]
         cuts += [(1, 0), *([(0, 0)] if sketch.clusters else [])]
         arms = []
-        for split, items in cuts:
-            call = kept.format(items, split) if items else f"{loops.name}<{sketch.threads}, 0, {split}>"
+        for parts, items in cuts:
+            call = kept.format(items, parts) if items else f"{loops.name}<{sketch.threads}, 0, {parts}>"
             launched = self._launched(
                 call,
                 "grid_blocks",
                 "row_plan.threads",
                 function.arguments if items else loops.arguments,
                 pdl,
-                "1" if split else "row_plan.split",
+                "1" if parts else "row_plan.split",
             )
-            arms.append((f"row_plan.split {'==' if split else '>'} 1 && row_plan.items == {items}", [launched]))
+            arms.append((f"row_plan.split {'==' if parts else '>'} 1 && row_plan.items == {items}", [launched]))
         return [*lines, *branch(arms)]
 
     def _launch_rows(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
@@ -363,7 +357,7 @@ class HostFile:
         body = ["    wait_for_predecessor<1>();"] if together[0][1].pdl else []
         sketch, pdl = together[0][1].sketch, together[0][1].pdl
         assert isinstance(sketch, Elements)
-        threads, items = (str(sketch.threads), str(sketch.items)) if not self.open else ("THREADS", "EACH")
+        threads, items = sketch.texts(bool(self.open))
         each, totals = f"({threads} * {items})", []
         for number, (function, _) in enumerate(together):
             kernel = function.kernel

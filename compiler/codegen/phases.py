@@ -7,10 +7,10 @@ import sympy
 from compiler.codegen.cpu import CpuText
 from compiler.codegen.kernels import KernelFunction, in_axes, signature
 from compiler.codegen.levels import StoreStatement
-from compiler.codegen.printer import Printer
+from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
-from compiler.draft.expressions import COMPUTED, Expr, symbols_of
+from compiler.draft.expressions import COMPUTED, symbols_of
 from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
 from compiler.phases import NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
@@ -109,12 +109,6 @@ def launch_phases(program: KernelProgram, function: KernelFunction, clusters: bo
     ]
 
 
-def _printed(text: Text, expr: Expr) -> tuple[list[str], str]:
-    scope = Scope(0)
-    value = Printer(text, scope, [expr], {}).text(expr, scope)
-    return scope.lines, _bare(value)
-
-
 def _lambda(parameters: str, lines: list[str], value: str) -> list[str]:
     return [f"[=]({parameters}) {{", *indent(lines, 1), f"    return {value};", "}"] if value else [
         f"[=]({parameters}) {{", *indent(lines, 1), "}"
@@ -154,7 +148,7 @@ def _call(text: Text, phase: Phase) -> list[str]:
             lines = [*scope.lines, f"if ({when}) {{", *inner.lines, f"    {line}", "}"]
         plain = kind == "map" and phase.by is None and phase.when is None
         return _ended(f"phase_{'map' if plain else 'scatter'}({ends}, ", [_lambda(_given(phase), lines, "")])
-    before, value = _printed(text, phase.value)
+    before, value = print_lines(text, phase.value)
     made = text.fresh("made")
     element = _lambda(_given(phase), before, f"static_cast<{type}>({value})")
     if kind in SORTS:
@@ -165,7 +159,7 @@ def _call(text: Text, phase: Phase) -> list[str]:
         return _ended(f"{how}{str(kind == 'sort_falling').lower()}, {type}>({ends}, {outs}, ", [element])
     if kind in (*NTHS, REACH):
         assert phase.rank is not None
-        first, rank = _printed(text, phase.rank)
+        first, rank = print_lines(text, phase.rank)
         outer = f"int64_t {phase.outer}" if phase.outer.is_Symbol else "int64_t"
         falling = f"nth<{str(kind == 'nth_falling').lower()}, {type}>"
         put = f"{text.pointer(out)}[{text.index(phase.place)}] = static_cast<{STORED[out.dtype]}>({made});"
@@ -200,7 +194,7 @@ def _joined(text: Text, phase: Phase, ends: str) -> list[str]:
     printer = Printer(text, scope, phase.roots[1:], {})
     when = None if phase.when is None else _bare(printer.text(phase.when, scope))
     place = f"static_cast<int64_t>({_where(text, phase, printer, scope)})"
-    before, value = _printed(text, phase.value)
+    before, value = print_lines(text, phase.value)
     parts = [
         _lambda(_given(phase), scope.lines, place if when is None else f"{when} ? {place} : -1"),
         _lambda(_given(phase), before, text.stored_text(out, value)),
@@ -222,7 +216,7 @@ def _is_rising(phase: Phase) -> bool:
 
 def _ranked(text: Text, phase: Phase) -> list[str]:
     step, end, condition = phase.value.args
-    before, holds = _printed(text, condition)
+    before, holds = print_lines(text, condition)
     out, rank = phase.definition.outs[0], text.fresh("rank")
     put = f"{text.pointer(out)}[{text.index(phase.place)}] = {text.stored_text(out, rank)};"
     parts = [

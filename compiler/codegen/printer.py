@@ -110,3 +110,10 @@ class Printer(Statements):
         if op in ("floor_quotient", "floor_remainder"):
             return f"{op}<{expr.type}>({_bare(parts[0])}, {_bare(parts[1])})"
         return self.of.operation(expr, parts) or super()._operation(expr, parts)
+
+
+def print_lines(text: Text, expr: Expr, scope: Scope | None = None) -> tuple[list[str], str]:
+    """(lines before, the value). `scope`: where these stand."""
+    scope = scope or Scope(0)
+    value = Printer(text, scope, [expr], {}).text(expr, scope)
+    return scope.lines, _bare(value)

@@ -9,11 +9,11 @@ import sympy
 import torch
 
 from compiler.codegen.levels import StoreStatement
-from compiler.codegen.printer import Printer
+from compiler.codegen.printer import print_lines
 from compiler.codegen.text import Text, element_type
 from compiler.draft.expressions import Expr, loads_of, make, put
 from compiler.draft.index import FloorDiv, Index, Modulo
-from compiler.draft.printing import Scope, _bare, branch, indent, index_text
+from compiler.draft.printing import branch, indent, index_text
 from compiler.products import HALVES, ProductKernel
 
 BYTES = (torch.int8, torch.uint8)
@@ -272,13 +272,6 @@ def whole_packs(buffer: str, rest: Index, ends: list[Index], count: int, variabl
         return None
     asked = dict.fromkeys(index_text(size) for size in sizes if not size.is_Integer)
     return [f"reinterpret_cast<uintptr_t>({buffer}) % 16 == 0", *(f"({text}) % {count} == 0" for text in asked)]
-
-
-def print_lines(text: Text, expr: Expr) -> tuple[list[str], str]:
-    """(lines before, the value)."""
-    scope = Scope(0)
-    value = Printer(text, scope, [expr], {}).text(expr, scope)
-    return scope.lines, _bare(value)
 
 
 def plan_lines(cuts: Sequence[tuple[int, int, int]], sizes: str, how: str) -> list[str]:

@@ -7,7 +7,8 @@ import re
 from compiler.codegen.halved import HALVED, launch_halved, sides_apart, stage_lines
 from compiler.codegen.kernels import KernelFunction, in_axes, signature
 from compiler.codegen.levels import StoreStatement
-from compiler.codegen.product_parts import OperandSide, batch_parameter, by_plan, plan_lines, print_lines, put_eight
+from compiler.codegen.printer import print_lines
+from compiler.codegen.product_parts import OperandSide, batch_parameter, by_plan, plan_lines, put_eight
 from compiler.codegen.text import Text, element_type
 from compiler.cuda import CUDA
 from compiler.draft import hopper, tensor_cores

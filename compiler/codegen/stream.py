@@ -14,7 +14,7 @@ import sympy
 from compiler.codegen.cpu import STRIP, CpuText
 from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
 from compiler.codegen.levels import StoreStatement
-from compiler.codegen.printer import Printer
+from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
 from compiler.codegen.stream_tiles import (
     LEAST_GROUP,
@@ -31,7 +31,7 @@ from compiler.draft.expressions import Expr, by_name, loads_of, make, put, symbo
 from compiler.draft.index import Index
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import Member
-from compiler.draft.printing import Scope, _bare, branch, indent, index_text
+from compiler.draft.printing import Scope, branch, indent, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
 from compiler.streams import StreamKernel
@@ -75,10 +75,7 @@ class _Lines:
 
     def printed(self, expr: Expr, depth: int = 0) -> tuple[list[str], str]:
         """(lines before, the value)."""
-        scope = Scope(depth, self.known)
-        printer = Printer(self.text, scope, [expr], {})
-        value = printer.text(expr, scope)
-        return scope.lines, _bare(value)
+        return print_lines(self.text, expr, Scope(depth, self.known))
 
     def pack(self, expr: Expr, variable: sympy.Symbol, how: StreamPacks, word: str) -> tuple[Expr, list[StreamLoad], set[Buffer]]:  # fmt: skip
         """(the expression of lane `lane` of pack `chunk`, the packs that it loads, what is loaded so)."""

@@ -117,7 +117,7 @@ def launch_of(program: KernelProgram, function: KernelFunction, sketch: Turned, 
     """(what is called, the blocks, the threads of each), a block to a tile. `searched`: numbers are the search's."""
     kernel = function.kernel
     assert isinstance(kernel, TurnedKernel)
-    threads, along = ("THREADS", "ALONG") if searched else (str(sketch.threads), str(sketch.along))
+    threads, along = sketch.texts(searched)
     tiles = [
         f"((({in_axes(program, extent)}) + {by} - 1) / {by})"
         for extent, by in ((kernel.along_extent, along), (kernel.across_extent, sketch.across))

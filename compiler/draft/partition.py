@@ -124,7 +124,7 @@ class Partition:
 
     def _place(self, definition: Definition) -> None:
         """Into the earliest kernel that can take it and shares data with it, or into a new one."""
-        reads = self._reads(definition)
+        reads = definition.reads(self.program.ranges)
         ready = max((self._position.get(b, -1) for b in reads), default=-1)
         ready = max([ready, *(self._named[name] for name in self._sizes(definition))])
         sharing = {at for b in reads for at in self._touched.get(b, ()) if at >= ready}
@@ -138,18 +138,11 @@ class Partition:
         for buffer in [*reads, *definition.outs]:
             self._touched.setdefault(buffer, set()).add(place)
 
-    def _reads(self, definition: Definition) -> set[Buffer]:
-        probe = [self.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
-        by = [] if definition.by is None else [definition.by(probe)[0]]
-        when = [] if definition.when is None else [definition.when(probe)]
-        return {load.args[0] for load in loads_of([definition.element(probe), *by, *when])}
-
     def _sizes(self, definition: Definition) -> set[sympy.Symbol]:
         """Those of its sizes that depend on values."""
         if not self._named:
             return set()
-        probe = [self.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
-        indices = indices_of([definition.element(probe)])
+        indices = indices_of([definition.element(self.program.ranges.probe(definition.ranges))])
         return set().union(*(index.free_symbols for index in (*indices, *definition.ranges))) & self._named.keys()
 
     # ------------------------------------------------------------------------------------------ a new kernel
@@ -280,7 +273,8 @@ class Partition:
         alone = definition.kind in ALONE or definition.kind == "convolution"
         if definition.kind.startswith("scan") or alone or kernel.layout in ALONE.values():
             return False
-        if kernel.layout == PLANES and (definition.kind != "map" or not self._reads(definition) & set(kernel.made)):
+        reads = definition.reads(self.program.ranges)
+        if kernel.layout == PLANES and (definition.kind != "map" or not reads & set(kernel.made)):
             return False
         if not definition.reduced or (kernel.scan is None and self._same_fold(kernel, definition)):
             member = self._member(kernel, definition, position)
@@ -322,10 +316,7 @@ class Partition:
             return None
         axes, per_row = at
         value = definition.element(axes)
-        if definition.reduced and not definition.kind.startswith("scan"):
-            place = flatten([axes[k] for k in definition.kept], [definition.ranges[k] for k in definition.kept])
-        else:
-            place = flatten(axes, definition.ranges) if definition.place is None else definition.place(axes)
+        place = definition.place_at(axes)
         by = None if definition.by is None else definition.by(axes)
         when = None if definition.when is None else definition.when(axes)
         member = Member(definition, value, 0, [joined(place)] * len(definition.outs), per_row, by, when)

@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 import torch
 
-from .expressions import COMPUTED, Expr, NoDraft, SizeNeeded, cast, make
+from .expressions import COMPUTED, Expr, NoDraft, SizeNeeded, cast, loads_of, make
 from .index import Index, Ranges, estimate, flatten, joined, number, product, strides_of, unflatten, viewed_strides
 from .planes import Stages
 
@@ -181,6 +181,18 @@ class Definition:
     @property
     def kept(self) -> list[int]:
         return [axis for axis in range(len(self.ranges)) if axis not in self.reduced]
+
+    def place_at(self, axes: Position) -> Index:
+        """The element of an out that is made of this one."""
+        if self.reduced and not self.kind.startswith("scan"):
+            return flatten([axes[k] for k in self.kept], [self.ranges[k] for k in self.kept])
+        return flatten(axes, self.ranges) if self.place is None else self.place(axes)
+
+    def reads(self, ranges: Ranges) -> set[Buffer]:
+        at = ranges.probe(self.ranges)
+        by = [] if self.by is None else [self.by(at)[0]]
+        when = [] if self.when is None else [self.when(at)]
+        return {load.args[0] for load in loads_of([self.element(at), *by, *when])}
 
 
 @dataclass(eq=False)
