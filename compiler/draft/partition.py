@@ -273,8 +273,8 @@ class Partition:
         alone = definition.kind in ALONE or definition.kind == "convolution"
         if definition.kind.startswith("scan") or alone or kernel.layout in ALONE.values():
             return False
-        reads = definition.reads(self.program.ranges)
-        if kernel.layout == PLANES and (definition.kind != "map" or not reads & set(kernel.made)):
+        ranges, made = self.program.ranges, set(kernel.made)
+        if kernel.layout == PLANES and (definition.kind != "map" or not definition.reads(ranges) & made):
             return False
         if not definition.reduced or (kernel.scan is None and self._same_fold(kernel, definition)):
             member = self._member(kernel, definition, position)
