@@ -122,7 +122,7 @@ def _closed(program, start: list[Definition], made: dict[Buffer, Definition]) ->
     found: dict[Definition, None] = {}
     stack = list(start)
     while stack:
-        for buffer in sorted(stack.pop().reads(program.ranges), key=lambda b: b.name):
+        for buffer in sorted(stack.pop().reads(program.ranges, "seen"), key=lambda b: b.name):
             one = made.get(buffer)
             if one is not None and one not in found:
                 found[one] = None
@@ -181,7 +181,7 @@ def _placed(program, score, folds, sums, group, queries, keys, along, where, out
         if place is not None and (load.op != "load" or joined(load.args[1] - place) != 0):
             return None
     used = {load.args[0] for load in loads_of([asked, keyed, value])}
-    if used & set(places) or any(score.outs[0] in d.reads(program.ranges) for d in program.definitions if d not in [m.definition for m in kernel.members]):  # fmt: skip
+    if used & set(places) or any(score.outs[0] in d.reads(program.ranges, "seen") for d in program.definitions if d not in [m.definition for m in kernel.members]):  # fmt: skip
         return None
     masked = _masked(kernel.folds[0].value, score.outs[0]) if kernel.folds else None
     kernel.masked = masked if masked is not None and member not in symbols_of(masked) else None
@@ -226,7 +226,7 @@ def _stores(program, kernel: StreamKernel, places, outputs: set[Buffer], query: 
     for definition in program.definitions:
         if definition.kind != "map" or definition.outs[0] not in outputs or definition.by is not None:
             continue
-        if not definition.reads(program.ranges) & set(places):
+        if not definition.reads(program.ranges, "seen") & set(places):
             continue
         elements = product(definition.ranges)
         per_query = sympy.expand(elements - kernel.rows_in_all) == 0

@@ -68,9 +68,9 @@ class Ranges:
         self.ends[symbol] = number(end)
         return symbol
 
-    def probe(self, shape) -> list[Index]:
+    def probe(self, shape, word: str = "read") -> list[Index]:
         """A position that no kernel uses, to see what stands there."""
-        return [self.variable(f"read{axis}", size) for axis, size in enumerate(shape)]
+        return [self.variable(f"{word}{axis}", size) for axis, size in enumerate(shape)]
 
     def highest(self, expression: Index) -> Index | None:
         """The largest value that the expression can take, or None where a negative term leaves that open."""

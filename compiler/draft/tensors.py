@@ -188,8 +188,9 @@ class Definition:
             return flatten([axes[k] for k in self.kept], [self.ranges[k] for k in self.kept])
         return flatten(axes, self.ranges) if self.place is None else self.place(axes)
 
-    def reads(self, ranges: Ranges) -> set[Buffer]:
-        at = ranges.probe(self.ranges)
+    def reads(self, ranges: Ranges, word: str = "read") -> set[Buffer]:
+        """`word`: what the position is called at which is looked: elements are remembered by their positions."""
+        at = ranges.probe(self.ranges, word)
         by = [] if self.by is None else [self.by(at)[0]]
         when = [] if self.when is None else [self.when(at)]
         return {load.args[0] for load in loads_of([self.element(at), *by, *when])}
