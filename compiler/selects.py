@@ -331,7 +331,7 @@ def components_of(program: Program, value: Value) -> tuple[Piece, ...]:
     count = made.ranges[last]
     if folded == last or not (count.is_Integer and 1 < count <= MOST_PLANES):
         return ()
-    at = [program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(made.ranges)]
+    at = program.ranges.probe(made.ranges)
     step, element, rows = at[folded], at[last], {one for axis, one in enumerate(at) if axis not in (folded, last)}
     told = [
         (step in found, bool(rows & found), element in found, expr.op)

@@ -41,7 +41,7 @@ def strides_along(place: Index, at: list[Index]) -> list[Index | None]:
 
 def steps_of_loads(definition: Definition, variables: Ranges) -> list[tuple[Expr, list[Index | None]]]:
     """Of each load that no condition guards, how far it goes along each axis."""
-    at = [variables.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
+    at = variables.probe(definition.ranges)
     return [(load, strides_along(load.args[1], at)) for load in loads_at_once([definition.element(at)])]
 
 

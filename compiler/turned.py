@@ -96,7 +96,7 @@ def _axes_of(
     long = [axis for axis, size in enumerate(ranges) if size != 1]
     if len(long) < 2:
         return None
-    at = [fusion.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(ranges)]
+    at = fusion.program.ranges.probe(ranges)
     values = [member.definition.element(at) for member in kernel.members]
     steps = {load: strides_along(load.args[1], at) for load in walk(values) if load.op == "load"}
     last, weights = long[-1], dict[int, int]()

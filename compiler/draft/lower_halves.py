@@ -62,7 +62,7 @@ def by_halves(low: Lowering, tiling: Tiling, batch, sizes, parts: int, whole: tu
     """
     *ends, depth = sizes
     ranges = [*([parts] if parts > 1 else []), *batch]
-    probe = [low.program.ranges.variable(f"probe{axis}", size) for axis, size in enumerate([*ranges, *sizes])]
+    probe = low.program.ranges.probe([*ranges, *sizes], "probe")
     of_batch = {variable for variable in probe[: len(ranges)] if variable.is_Symbol}
     assert tiling.factors is not None
     sides: list[Side] = []

@@ -153,8 +153,7 @@ class Lowering:
 
     def probe(self, value: Value) -> Expr:
         """What an element of the value takes, at a position that no kernel uses."""
-        ranges = self.program.ranges
-        return value.at([ranges.variable(f"probe{axis}", size) for axis, size in enumerate(value.shape)])
+        return value.at(self.program.ranges.probe(value.shape, "probe"))
 
 
 def broadcast(value: Value, position: Position) -> list[Index]:
