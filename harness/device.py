@@ -50,10 +50,15 @@ def cuda_library() -> str:
     return str(found[0])
 
 
+def is_there() -> bool:
+    """Whether this machine has an NVIDIA GPU, by the driver's files."""
+    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+
+
 @functools.cache
 def why_no_cuda() -> str:
     """An empty string where a GPU, its driver and nvcc are here; else what is missing, one clause."""
-    if not Path("/dev/nvidiactl").exists() and not Path("/dev/dxg").exists():
+    if not is_there():
         return "no NVIDIA GPU was found"
     if cuda_home() is None:
         return "an NVIDIA GPU is here but nvcc is not; install the CUDA toolkit or set CUDA_HOME"
@@ -73,7 +78,7 @@ def warm_up() -> None:
 
             torch.zeros(1, device="cuda")
 
-    if Path("/dev/nvidiactl").exists():
+    if is_there():
         threading.Thread(target=open_device, name="device", daemon=True).start()
 
 

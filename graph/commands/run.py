@@ -85,11 +85,26 @@ class RunCommand(RunRequest, Working, Command):
 
         if self.device != "cpu":
             device.warm_up()
+            if self.place.engine == "process" and device.is_there():
+                self._begin_workers()
         if self.policy not in ("auto", "rules") or os.environ.get("OPENAI_API_KEY") or self.kernel.endswith(".py"):
             return nullcontext()
         from nodes import compiling
 
         return compiling.waiting_process()
+
+    def _begin_workers(self) -> None:
+        """CUDA's start in the processes of which a first verdict is asked."""
+        from kernels import importers
+
+        if importers.is_problem(self.kernel):
+            from harness.problems import pytorch
+
+            pytorch.begin_workers()
+        else:
+            from harness.processes import worker
+
+            worker.get_spares().prepare(worker.LIMITS)
 
     def _run(self, at_work: Engine) -> Ending:
         from graph.choices import choose

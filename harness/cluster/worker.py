@@ -30,7 +30,7 @@ from harness.cluster.places import ClusterPlace
 from harness.cluster.scheduler import configure
 from harness.device import DeviceError
 from harness.jobs import EvaluationServer, Job, JobAnswer, words
-from harness.processes.fork_server import get_fork_server
+from harness.problems import pytorch
 from harness.store import digest
 from kernels.spec import Frozen
 
@@ -366,7 +366,7 @@ def run(orders: Orders, security: Security | None) -> None:
     here = _here = Here(orders)
     if orders.place.gpu:
         with suppress(ImportError):  # `look` says so
-            get_fork_server("cuda", libraries=True)  # it imports torch meanwhile; a first problem would wait for that
+            pytorch.begin_workers()  # it imports torch meanwhile; a first problem would wait for that
     here.look()
     threading.Thread(target=here.watch, name="stall", daemon=True).start()
 

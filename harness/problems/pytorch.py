@@ -72,6 +72,11 @@ EAGER = "eager"
 COMPILE_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 
 
+def begin_workers() -> None:
+    """Begin those that wait for a first problem on a GPU, and the fork server of all."""
+    get_fork_server("cuda", libraries=True).spares.prepare(LIMITS)
+
+
 def describing() -> sandbox.ProcessLimits:
     share = min(devices.memory_bytes("cpu") // DESCRIBED_SHARE, DESCRIBED_BYTES)
     return LIMITS._replace(memory_bytes=max(LIMITS.memory_bytes, share))

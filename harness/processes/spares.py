@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, Semaphore, Thread
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -29,7 +29,7 @@ class Spares:
         """`make` begins one; `wanted`: how many are kept from the first one on that is asked for."""
         self.make, self.wanted, self.resting = make, wanted, 0
         self.begun: deque[tuple[ProcessLimits, Future[Worker]]] = deque()
-        self.beginning = ThreadPoolExecutor(BEGUN_AT_ONCE, thread_name_prefix="spares")
+        self.at_once = Semaphore(BEGUN_AT_ONCE)
         self.last: ProcessLimits | None = None
         self.lock = Lock()
         _every.add(self)
@@ -65,13 +65,24 @@ class Spares:
     def _begin(self) -> None:
         """As many as are wanted of the limits that were asked for last. The caller has the lock."""
         while self.last is not None and not self.resting and len(self.begun) < self.wanted:
-            self.begun.append((self.last, self.beginning.submit(self.make, self.last)))
+            future: Future[Worker] = Future()
+            self.begun.append((self.last, future))
+            # No pool's thread: this process would wait for it at its end.
+            Thread(target=self._make, args=(self.last, future), name="spares", daemon=True).start()
+
+    def _make(self, limits: ProcessLimits, future: Future[Worker]) -> None:
+        with self.at_once:
+            try:
+                if not self.wanted:
+                    raise RuntimeError("closed")
+                future.set_result(self.make(limits))
+            except BaseException as error:  # noqa: BLE001, whoever takes it starts its own, and finds out why
+                future.set_exception(error)
 
     def rest(self, more: int) -> None:
-        """Begin none from here on (1), or again (-1), and then what was taken meanwhile at once."""
+        """Begin none from here on (1), or again (-1) when the next one is taken: behind the last measurement none is."""
         with self.lock:
             self.resting += more
-            self._begin()
 
     def settle(self) -> None:
         """Wait until none is being begun: nothing may be timed beside that."""
@@ -81,11 +92,12 @@ class Spares:
         """End those that wait. Safe to call twice."""
         with self.lock:
             self.wanted = 0
-        self.beginning.shutdown(cancel_futures=True)
-        while self.begun:
-            _, future = self.begun.popleft()
-            if not future.cancelled() and future.exception() is None:
-                future.result().close()
+            begun, self.begun = self.begun, deque()
+        made = [future.result() for _, future in begun if future.exception() is None]
+        for worker in made:
+            worker.kill()
+        for worker in made:
+            worker.close()
 
 
 @contextmanager

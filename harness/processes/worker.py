@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import itertools
@@ -517,10 +516,8 @@ WAITING = 4
 
 @functools.cache
 def get_spares() -> Spares:
-    """Those of this whole process, which end with it."""
-    made = Spares(SpareNativeWorker, WAITING)
-    atexit.register(made.close)
-    return made
+    """Those of this whole process; they end with it, and nobody waits for that."""
+    return Spares(SpareNativeWorker, WAITING)
 
 
 def time_request(worker: Worker, message: dict[str, Any], *, timeout_s: float | None = None) -> tuple[dict, float]:

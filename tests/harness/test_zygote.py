@@ -173,7 +173,7 @@ def test_a_worker_that_waits_is_the_next_one_and_another_is_begun_in_its_place(
     third.close()
 
 
-def test_none_is_begun_while_something_is_timed_and_what_was_taken_is_begun_behind_it(
+def test_none_is_begun_while_something_is_timed_and_what_was_taken_is_begun_by_the_next(
     waited: fork_server.ForkServer, tmp_path: Path
 ) -> None:
     described(waited, tmp_path / "problem.py").close()
@@ -185,8 +185,10 @@ def test_none_is_begun_while_something_is_timed_and_what_was_taken_is_begun_behi
         assert taken.process.pid == pid and not waited.spares.begun
         own = described(waited, tmp_path / "problem.py")  # none waits: it starts its own
         assert own.found == taken.found and not waited.spares.begun
+    assert not waited.spares.begun, "behind the last measurement nobody asks for another"
+    next_one = described(waited, tmp_path / "problem.py")
     assert len(waited.spares.begun) == 1
-    for one in (taken, own):
+    for one in (taken, own, next_one):
         one.close()
 
 
