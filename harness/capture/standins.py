@@ -7,6 +7,7 @@ a stand-in; a module that is nowhere is one as a whole, such as an extension tha
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import functools
 import importlib
@@ -20,9 +21,13 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 if TYPE_CHECKING:
     from harness.capture.watch import CallWatcher, KernelCall
+
+OWN_NAMES = frozenset(("benchmarks", "compiler", "graph", "harness", "kernels", "minibatch", "nodes", "run", "tests"))
+"""This program's own outermost modules: what an engine imports by such a name is the engine's, or a package of PyPI (`kernels` of Hugging Face)."""
 
 
 class StandInResult:
@@ -104,7 +109,7 @@ class StandIn(types.ModuleType):
     def __init__(self, name: str, watcher: CallWatcher) -> None:
         super().__init__(name)
         self._watcher = watcher
-        self.__path__ = _folders_of(name)  # modules of it that need the rest not are themselves
+        self.__path__ = [] if name in OWN_NAMES else _folders_of(name)  # modules of it that need the rest not are themselves
         self.__file__ = f"<{name} is not installed>"
 
     def __getattr__(self, name: str) -> Any:
@@ -229,7 +234,12 @@ class EngineImports(importlib.abc.MetaPathFinder):
         """`whole`: an import that its own file expects to fail is a stand-in, too."""
         marks = (".git", "pyproject.toml", "setup.py")
         self.root = next((one for one in test.parents if any((one / mark).exists() for mark in marks)), test.parent)
-        self.watcher, self.whole = watcher, whole
+        self.watcher, self.whole, self.test = watcher, whole, test
+        packages = [above.name for above in test.parents if (above / "__init__.py").is_file()]
+        self.exchanged = OWN_NAMES - set(packages[-1:])  # the test's own package is imported by pytest
+        self.aside: dict[str, types.ModuleType] = {}
+        """The checkout's modules of these names while this program's are in sys.modules, or the other way round."""
+        self.shows_theirs = False
         self.failed: dict[str, str] = {}
         """Modules of the checkout that failed as they were imported -> by what."""
         self.made: dict[str, None] = {}
@@ -237,7 +247,11 @@ class EngineImports(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        outermost = self.shows_theirs and path is None and name in self.exchanged
+        places = [str(self.test.parent), str(self.root)] if outermost else path
+        spec = importlib.machinery.PathFinder.find_spec(name, places, target)
+        if outermost and (spec is None or spec.origin is None):
+            return spec or self.missing(name, sys._getframe(1))
         if spec is None or spec.origin is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
             return None
         if type(spec.loader) is importlib.machinery.SourceFileLoader and self.is_own(spec.origin):
@@ -270,6 +284,30 @@ class EngineImports(importlib.abc.MetaPathFinder):
         file = getattr(sys.modules.get(name), "__file__", None) or ""
         return bool(file) and self.is_own(file)
 
+    def _exchange(self) -> None:
+        held = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in self.exchanged}
+        for name in held:
+            del sys.modules[name]
+        sys.modules.update(self.aside)
+        self.aside, self.shows_theirs = held, not self.shows_theirs
+
+    def _importing(self, known: Callable[..., Any]) -> Callable[..., Any]:
+        """`__import__`, by which the checkout's files get the checkout's modules where this program's have the same names."""
+
+        def imported(
+            name: str, names: Any = None, values: Any = None, wanted: Sequence[str] | None = (), level: int = 0
+        ) -> Any:
+            by_checkout = self.is_own(str((names or {}).get("__file__") or ""))
+            if level or name.partition(".")[0] not in self.exchanged or by_checkout == self.shows_theirs:
+                return known(name, names, values, wanted, level)
+            self._exchange()
+            try:
+                return known(name, names, values, wanted, level)
+            finally:
+                self._exchange()
+
+        return imported
+
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """Inside, imports go this way; what was imported so is forgotten behind."""
@@ -286,7 +324,8 @@ class EngineImports(importlib.abc.MetaPathFinder):
         sys.meta_path.append(last)
         importlib.invalidate_caches()
         try:
-            yield
+            with mock.patch.object(builtins, "__import__", self._importing(builtins.__import__)):
+                yield
         finally:
             sys.meta_path.remove(self)
             sys.meta_path.remove(last)

@@ -119,6 +119,39 @@ def test_a_function_of_tritons_is_seen_where_it_is_called(engine: Path) -> None:
         assert any("triton cannot be imported" in one for one in said), said
 
 
+HUB = {
+    "pyproject.toml": "",
+    "harness/__init__.py": "SCALE = 2.0\n",
+    "tests/test_hub.py": """
+import kernels
+import pytest
+import torch
+from harness import SCALE
+
+hub = kernels.get_kernel("someone/doubled", version=1)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (300, 7)])
+def test_doubled(shape):
+    x = torch.randn(shape)
+    torch.testing.assert_close(x * SCALE, hub.doubled(x, torch.empty_like(x)))
+""",
+    "csrc/doubled.cpp": "void doubled_cpu(float* out, const float* in, long n) {\n  for (long i = 0; i < n; ++i) out[i] = 2 * in[i];\n}\n",
+}
+
+
+def test_an_engine_has_packages_of_its_own_by_this_programs_names(tmp_path: Path) -> None:
+    """Hugging Face's `kernels` loads a kernel by its name; the test's second argument is what comes back."""
+    write_texts(tmp_path, HUB)
+    to = tmp_path / "made"
+    said = list(bring(f"{tmp_path}/tests/test_hub.py", tmp_path / "csrc" / "doubled.cpp", "doubled_cpu", to))
+    assert any("kernels cannot be imported" in one for one in said), said
+    spec = catalog.load(str(to)).spec
+    assert [(t.name, t.role) for t in spec.tensors] == [("out", "output"), ("in_", "input")], spec
+    lines = list(check(str(to), None, lambda _said: None))
+    assert any("computes what the reference says" in line.said for line in lines), lines
+
+
 def test_what_stands_in_the_way_is_said(engine: Path) -> None:
     (engine / "tests" / "test_add.py").write_text(
         "import another_that_is_nowhere as a\n\n\ndef test_add():\n    a.load(1)\n    raise RuntimeError('no way')\n"
