@@ -49,7 +49,8 @@ def why_unavailable() -> str:
 def identity(facts: DeviceFacts) -> str:
     said = cuda.version(facts.device)
     ffi = importlib.metadata.version("apache-tvm-ffi")
-    return f"{said[0]} {said[-1]} {' '.join(FLAGS + GPU_FLAGS)} tvm-ffi {ffi} {facts.name} {facts.architecture}"
+    chip = f"{facts.name} {facts.architecture}"
+    return f"{said[0]} {said[-1]} {' '.join(FLAGS + GPU_FLAGS)} tvm-ffi {ffi} in {_package()} {chip}"  # a build names the library's folder
 
 
 def with_export(text: str, entry: str, binding: str) -> str:

@@ -109,7 +109,9 @@ class StandIn(types.ModuleType):
     def __init__(self, name: str, watcher: CallWatcher) -> None:
         super().__init__(name)
         self._watcher = watcher
-        self.__path__ = [] if name in OWN_NAMES else _folders_of(name)  # modules of it that need the rest not are themselves
+        self.__path__ = (
+            [] if name in OWN_NAMES else _folders_of(name)
+        )  # modules of it that need the rest not are themselves
         self.__file__ = f"<{name} is not installed>"
 
     def __getattr__(self, name: str) -> Any:

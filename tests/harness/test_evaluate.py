@@ -241,6 +241,19 @@ def test_a_build_is_not_taken_for_that_of_another_toolchain(evaluator, source, m
 
 
 @pytest.mark.skipif(bool(backends.get("cuda").why_unavailable()), reason="nvcc is not here")
+def test_a_build_that_names_its_librarys_folder_is_not_used_once_that_has_moved(monkeypatch, tmp_path):
+    """A right candidate was a RUNTIME_ERROR: its build was the one of an environment that is gone."""
+    tvm_ffi = backends.get("tvm_ffi")
+    monkeypatch.setattr(tvm_ffi.importlib.metadata, "version", lambda name: "0.1")
+    here, said = facts("cpu"), []
+    for folder in (tmp_path / "old", tmp_path / "new"):
+        monkeypatch.setattr(tvm_ffi, "_package", lambda folder=folder: folder)
+        tvm_ffi.identity.cache_clear()
+        said.append(tvm_ffi.identity(here))
+    tvm_ffi.identity.cache_clear()
+    assert said[0] != said[1]
+
+
 def test_nvccs_identity_is_its_version_its_flags_and_the_chip(monkeypatch):
     cuda = backends.get("cuda")
     chip = facts("cpu").model_copy(update={"device": "cuda", "architecture": "sm_90"})
