@@ -7,12 +7,16 @@ from pathlib import Path
 
 from graph.bringing.names import alike, dtype_name, flat, python_parameters, same
 from graph.watched_calls import SeenCall
-from harness.backends import form_of
+from harness.backends import SCALAR_TYPES, form_of
 from harness.capture.extents import Extents, axis_name
 from harness.capture.signature import CFunction, CParameter
+from kernels.spec import DTYPE_BYTES
 
 MOST_COLUMNS = 256
 """Extents up to which integers below them say nothing."""
+
+_TORCH_DTYPES = {name.lower(): dtype for dtype, name in SCALAR_TYPES.items()} | {name: name for name in DTYPE_BYTES}
+"""What C++ calls a dtype behind `k` or `ScalarType::`, in small letters -> its name."""
 
 
 @dataclass
@@ -60,6 +64,7 @@ class Calls:
         self.shapes: dict[str, tuple[str, ...]] = {}
         """Tensor -> its extents as expressions of the axes."""
         self.order = self._order()
+        self._as_made()
 
     def _indexed(self, named: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Rows of tensors that integers of the calls seem to index: an axis, though every call has as many."""
@@ -132,6 +137,25 @@ class Calls:
             order += [(name, None) for name in self.first.outputs if name not in found.values() and name not in inside]
         listed = self.first.lists
         return [(name, one) for seen, one in order for name in flat(listed.get(seen, [seen]))]
+
+    def _as_made(self) -> None:
+        """What the function returns is of the dtype that its text makes it in: tests compare with wider floats."""
+        import torch
+
+        made = self.taken.made if self.taken is not None else ()
+        returned = [seen for seen, parameter in self.order if parameter is None and seen in self.first.outputs]
+        if len(made) > len(returned) > 0:
+            left = ", ".join(one.name for one in made[len(returned) :])
+            self.doubts.append(
+                f"{self.symbol} returns {len(made)} tensors, and the test compares {len(returned)}: add {left} to the spec as outputs and to reference.py"
+            )
+        names = {parameter.name: seen for seen, parameter in self.order if parameter is not None}
+        for seen, one in zip(returned, made, strict=False):
+            for call in self.calls:
+                like = call.tensors.get(names.get(one.like, ""))
+                kind = _TORCH_DTYPES.get(one.scalar_type.lower(), "") if like is None else dtype_name(like)
+                if kind and call.tensors[seen].is_floating_point() and call.tensors[seen].numel() > 1:
+                    call.tensors[seen] = call.tensors[seen].to(getattr(torch, kind))
 
     def list_of(self, seen: str) -> str:
         """The list of tensors that the calls give it in, "" where it stands by itself."""

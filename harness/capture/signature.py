@@ -57,6 +57,17 @@ class CParameter(FunctionParameter):
 
 
 @dataclass(frozen=True)
+class MadeTensor:
+    """One of the tensors that a function makes and returns."""
+
+    name: str
+    like: str
+    """Parameter whose dtype it has, "" where that was not read."""
+    scalar_type: str
+    """The dtype that the text names, behind `k` or `ScalarType::`; "" where it names none."""
+
+
+@dataclass(frozen=True)
 class CFunction:
     """A function of C++ by its definition."""
 
@@ -74,6 +85,8 @@ class CFunction:
     """Around it, as `a::b`, "" where there is none."""
     guards: tuple[str, ...] = ()
     """Names that have to be defined for it to be compiled, as an engine's build does."""
+    made: tuple[MadeTensor, ...] = ()
+    """Of a function that returns tensors, those of its last return."""
 
 
 def read_function(text: str, symbol: str, headers: Iterable[str] = ()) -> CFunction:
@@ -93,7 +106,8 @@ def read_function(text: str, symbol: str, headers: Iterable[str] = ()) -> CFunct
     )
     declared = next(filter(None, (find_defaults(header, path[-1]) for header in headers)), ())
     parameters = tuple(CParameter(one.type, one.name, one.default) for one in found.with_defaults(declared).parameters)
-    guards = _guards(text, found.start) if found in find_definitions(text, path[-1]) else ()
+    in_file = found in find_definitions(text, path[-1])
+    guards = _guards(text, found.start) if in_file else ()
     return CFunction(
         path[-1],
         parameters,
@@ -104,7 +118,28 @@ def read_function(text: str, symbol: str, headers: Iterable[str] = ()) -> CFunct
         found.returns,
         found.namespace,
         guards,
+        _made(text[found.body : found.end]) if in_file and _TENSOR.search(found.returns) else (),
     )
+
+
+def _made(body: str) -> tuple[MadeTensor, ...]:
+    """What the last `return` of a body hands on, by the definitions of these names."""
+    code = _COMMENTS.sub("", body)
+    last = re.findall(
+        r"\breturn\s+(?:std::make_tuple\s*\(|std::tuple<[^;]*?>\s*[({]|\{)?\s*([\w\s,]+?)\s*[)}]?\s*;", code
+    )
+    found = []
+    for name in split(last[-1]) if last else []:
+        text = (
+            re.findall(rf"\b{name}\s*=\s*([^;]*);", code)
+            or re.findall(rf"\bTensor\s+{name}\s*[({{]([^;]*);", code)
+            or [""]
+        )[0]
+        named = re.search(r"\bk(\w+)|ScalarType::(\w+)", text)
+        kind = (named[1] or named[2]) if named else ""
+        like = re.search(r"(?:\w*_like|new_\w+)\s*\(\s*(\w+)|\b(\w+)\s*\.\s*(?:options|scalar_type|clone)\s*\(", text)
+        found.append(MadeTensor(name, (like[1] or like[2]) if like and not named else "", kind))
+    return tuple(found)
 
 
 def _guards(text: str, at: int) -> tuple[str, ...]:

@@ -152,6 +152,44 @@ def test_an_engine_has_packages_of_its_own_by_this_programs_names(tmp_path: Path
     assert any("computes what the reference says" in line.said for line in lines), lines
 
 
+RETURNED = {
+    "pyproject.toml": "",
+    "engine_y/__init__.py": "",
+    "tests/test_scores.py": """
+import pytest
+import torch
+from engine_y import _C
+
+
+@pytest.mark.parametrize("rows", [9, 40, 300])
+def test_scores(rows):
+    x = torch.randn(rows, 64, dtype=torch.bfloat16)
+    made, first = _C.scores(x)
+    torch.testing.assert_close(made, x.float() * 2.0)
+    torch.testing.assert_close(first, x.float()[:, :3] + 1)
+""",
+    "csrc/scores.cpp": """#include <torch/extension.h>
+std::vector<torch::Tensor> scores(torch::Tensor x) {
+  if (x.numel() == 0) return {x, x};
+  auto made = torch::empty_like(x);  // {a, b};
+  auto first = torch::empty({x.size(0), 3}, x.options().dtype(torch::kFloat16));
+  at::Tensor norms = at::empty({x.size(0)}, at::TensorOptions().dtype(at::ScalarType::Double));
+  return {made, first, norms};
+}
+""",
+}
+
+
+def test_what_a_function_returns_is_of_the_dtype_that_it_is_made_in(tmp_path: Path) -> None:
+    """Tests compare with float32, and not all that is returned."""
+    write_texts(tmp_path, RETURNED)
+    to = tmp_path / "made"
+    said = list(bring(f"{tmp_path}/tests/test_scores.py", tmp_path / "csrc" / "scores.cpp", "scores", to))
+    spec = catalog.load(str(to)).spec
+    assert [(t.name, t.dtype) for t in spec.outputs] == [("out", "T"), ("out_1", "float16")], spec.outputs
+    assert any("returns 3 tensors, and the test compares 2: add norms" in one for one in said), said
+
+
 def test_what_stands_in_the_way_is_said(engine: Path) -> None:
     (engine / "tests" / "test_add.py").write_text(
         "import another_that_is_nowhere as a\n\n\ndef test_add():\n    a.load(1)\n    raise RuntimeError('no way')\n"
