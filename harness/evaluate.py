@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -244,11 +244,27 @@ class Evaluator(EvaluationSession):
 
         On a CPU the verdict as it is. Where a tool cannot be run the verdict stays, with a warning that says why.
         """
+        return self.sanitize_beside(verdict, lambda same: same)
+
+    def sanitize_beside(self, verdict: Verdict, work: Callable[[Verdict], Verdict]) -> Verdict:
+        """`sanitize` of what `work` makes of the verdict, both at once; nothing is timed before the tools have ended."""
         if self.device != "cuda" or not verdict.passed or verdict.build is None:
-            return verdict
-        reports = self.ask(questions.Sanitize(build=verdict.build)).reports
+            return work(verdict)
+        question, told = questions.Sanitize(build=verdict.build), Future[questions.Sanitized]()
+
+        def ask() -> None:
+            try:
+                told.set_result(self.ask(question))
+            except BaseException as fault:  # noqa: BLE001, it is raised where the answer is asked for
+                told.set_exception(fault)
+
+        self.pool.drop(verdict.candidate)
+        self.pool.beside.append(told)
+        threading.Thread(target=ask, name="sanitizer", daemon=True).start()
+        found = work(verdict)
+        reports = told.result().reports
         self.measured["compute-sanitizer"] = sanitizer.describe(reports)
-        return sanitizer.judge(verdict, reports)
+        return sanitizer.judge(found, reports) if found.passed else found
 
     def build_ahead(self, candidate: str = "") -> None:
         """Build what is going to be asked for, where this machine has cores on which nothing is timed: the variants that a search of the

@@ -492,6 +492,5 @@ class Sanitize(AboutBuild[Sanitized]):
         return [w for w in everything if session.moved_bytes(w) <= verification.SMALL_BYTES or w is first[w.dtype]]
 
     def answer(self, session: EvaluationSession) -> Sanitized:
-        session.pool.drop(self.build.candidate)
         watched = session.spec, self.build, self.workloads(session), session.device, session.say
         return Sanitized(reports=sanitizer.watch(*watched))

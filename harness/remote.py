@@ -18,7 +18,7 @@ from harness import jobs
 from harness.evaluate import Evaluator
 from harness.jobs import ERRORS, BuildBundle, Job, JobAnswer, SessionBundle
 from harness.questions import Answer, EvaluationQuestion, KernelIndependent
-from harness.records import DeviceFacts
+from harness.records import DeviceFacts, Verdict
 from harness.store import ASKER, Store, digest, write_atomically
 from kernels.catalog import Kernel
 from kernels.spec import Device
@@ -105,6 +105,10 @@ class RemoteEvaluator(Evaluator):
     def waited_s(self) -> float:  # type: ignore[override]
         self.clock.turn()
         return self.clock.total
+
+    def sanitize_beside(self, verdict: Verdict, work: Callable[[Verdict], Verdict]) -> Verdict:
+        """One after the other: a device does one job at a time."""
+        return work(super().sanitize_beside(verdict, lambda same: same))
 
     def _judge(self, question: EvaluationQuestion[Answer]) -> Answer:
         """Sends it. Raises what an Evaluator raises."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from langgraph.runtime import Runtime
 
 from harness.records import Comparison
@@ -36,7 +38,8 @@ def held_out(state: State, runtime: Runtime[Context]) -> dict:
 def _judged(state: State, context: Context) -> dict:
     evaluator, settings, incumbent = context.evaluator, state["settings"], state["incumbent"]
     subject = subject_of(settings)
-    watched = evaluator.draw_again(evaluator.sanitize(incumbent.verdict), baseline=settings.source)
+    drawn = partial(evaluator.draw_again, baseline=settings.source)
+    watched = evaluator.sanitize_beside(incumbent.verdict, drawn)
     if watched.passed:
         watched = subject.look_elsewhere(watched, settings, context)
     update: dict = {"incumbent": incumbent.model_copy(update={"verdict": watched})} if watched.passed else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -70,6 +70,8 @@ class Pool:
         too."""
         self._starting = threading.RLock()
         """Held while a process starts: native workers are started by several threads at once."""
+        self.beside: list[Future] = []
+        """What uses the device in processes of others."""
         self._dying: list[Worker] = []
         """Workers that were killed and have not been waited for yet."""
 
@@ -243,8 +245,10 @@ class Pool:
             one.close()
 
     def settle(self) -> None:
-        """Wait until every process that was dropped has ended, several at once, and until none is being begun."""
+        """Wait until every process that was dropped has ended, several at once, until none is being begun, and for what is `beside`."""
         spares.settle()
+        wait(self.beside)
+        self.beside.clear()
         while self._dying:
             self._dying[-1].close()
             self._dying.pop()  # not before: who interrupts may ask again

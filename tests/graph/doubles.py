@@ -258,6 +258,9 @@ class PaperEvaluator:
             return verdict
         return verdict.failed(Outcome.INCORRECT, f"compute-sanitizer memcheck: {words}")
 
+    def sanitize_beside(self, verdict: Verdict, work: Callable[[Verdict], Verdict]) -> Verdict:
+        return work(self.sanitize(verdict))
+
     def draw_again(self, verdict: Verdict, *, baseline: str) -> Verdict:
         """A source that says `draws <words>` is wrong on one of them."""
         words = self._read(verdict.candidate).get("draws")

@@ -7,7 +7,7 @@ requests, and decode attention, whose answers were prepared (docs/results.md).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,9 @@ class PaperGpu(Evaluator):
 
     def sanitize(self, verdict: Verdict) -> Verdict:
         return verdict
+
+    def sanitize_beside(self, verdict: Verdict, work: Callable[[Verdict], Verdict]) -> Verdict:
+        return work(self.sanitize(verdict))
 
     def draw_again(self, verdict: Verdict, *, baseline: str) -> Verdict:
         return verdict

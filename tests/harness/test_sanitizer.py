@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -321,6 +322,34 @@ def test_the_evaluator_asks_once_and_keeps_whole_answers(evaluator: Evaluator, m
         assert verdict.passed and len(verdict.checks) == 4
     assert len(asked) == 2
     assert evaluator.measured["compute-sanitizer"] == "memcheck no errors; racecheck no errors; initcheck no errors"
+
+
+def test_the_tools_work_beside_draws_and_nothing_is_timed_before_they_have_ended(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end, order = threading.Event(), threading.Event(), list[str]()
+
+    def watch(*_: object) -> tuple[Report, ...]:
+        began.set()
+        assert may_end.wait(20)
+        order.append("tools")
+        return ALL_CLEAN
+
+    def draw(verdict: Verdict) -> Verdict:
+        assert began.wait(20), "they began before"
+        order.append("draws")
+        threading.Timer(0.1, may_end.set).start()
+        evaluator.pool.settle()  # as whatever is timed does
+        order.append("launches")
+        return verdict.model_copy(update={"seconds": 7.0})
+
+    monkeypatch.setattr(sanitizer, "watch", watch)
+    both = evaluator.sanitize_beside(PASSED, draw)
+    assert order == ["draws", "tools", "launches"] and both.seconds == 7.0 and len(both.checks) == 4
+    failed = evaluator.sanitize_beside(PASSED, lambda verdict: verdict.failed(Outcome.INCORRECT, "draw 7"))
+    assert failed.reason == "draw 7"
+    monkeypatch.setattr(sanitizer, "judge", lambda verdict, _: verdict.failed(Outcome.INCORRECT, "memcheck"))
+    assert evaluator.sanitize_beside(PASSED, lambda verdict: verdict).reason == "memcheck"
 
 
 def test_small_workloads_of_both_suites_and_every_dtype_are_watched(evaluator: Evaluator) -> None:
