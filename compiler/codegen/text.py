@@ -14,7 +14,7 @@ import torch
 
 from compiler.codegen import windows
 from compiler.codegen.windows import Window
-from compiler.draft.accumulators import identity
+from compiler.draft.accumulators import JOINS, identity, step
 from compiler.draft.expressions import COMPUTED, COST, Expr, constant, loads_of, make, walk
 from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.packing import _is_multiple
@@ -26,7 +26,7 @@ from compiler.schedule import WARP
 
 HALVES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float8_e4m3fn: "__nv_fp8_e4m3"}
 BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_right": ">>", "shift_left": "<<"}
-FOLD_OF = {"sum": "a + b", "prod": "a * b", "max": "maximum(a, b)", "min": "minimum(a, b)", "any": "a || b", "all": "a && b", "log_add": "log_add(a, b)"}  # fmt: skip
+FOLD_OF = {**JOINS, "log_add": "log_add(a, b)"}
 
 MOST_STAGED = 256
 """Elements of a tensor of which a block keeps a copy."""
@@ -441,11 +441,7 @@ class Text:
         kind = member.definition.kind
         if member in self.keys:
             return f"{self.keys[member]}({_bare(text)});"
-        if kind in ("sum", "prod"):
-            return f"{name} {'+' if kind == 'sum' else '*'}= {_bare(text)};"
-        if kind in ("max", "min"):
-            return f"{name} = {kind}imum({name}, {_bare(text)});"
-        return f"{name} = {name} {'||' if kind == 'any' else '&&'} {text};"
+        return step(kind, name, text)
 
     def stored_text(self, buffer: Buffer, text: str) -> str:
         """A computed value as an element of the buffer."""

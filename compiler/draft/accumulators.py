@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .printing import number_text
+from .printing import _bare, number_text
 from .tensors import Definition
 
 JOINS = {
@@ -10,10 +10,19 @@ JOINS = {
     "argmax": "larger(a, b)", "argmin": "smaller(a, b)", "welford": "joined(a, b)", "softmax": "joined(a, b)",
     "join_welford": "joined(a, b)", "join_softmax": "joined(a, b)",
 }  # fmt: skip
+UPDATES = {
+    "sum": "{0} += {1};", "prod": "{0} *= {1};", "max": "{0} = maximum({0}, {1});", "min": "{0} = minimum({0}, {1});",
+    "any": "{0} = {0} || {2};", "all": "{0} = {0} && {2};",
+}  # fmt: skip
 PARTS = {
     "welford": ("mean", "squares", "count"), "join_welford": ("mean", "squares"), "softmax": ("highest", "total"),
     "join_softmax": ("highest", "total"), "argmax": ("index",), "argmin": ("index",),
 }  # fmt: skip
+
+
+def step(kind: str, name: str, text: str) -> str:
+    """The statement that takes an element into what a fold keeps."""
+    return UPDATES[kind].format(name, _bare(text), text)
 
 
 def is_struct(definition: Definition) -> bool:

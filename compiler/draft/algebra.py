@@ -130,10 +130,7 @@ def summed_linear(node: fx.Node) -> fx.Node | None:
     summed, dims, keepdim = (*node.args, False)[:3]
     if [dim % _rank(summed) for dim in dims] != [_rank(summed) - 1]:
         return None
-    factors, product = [], summed
-    while _is(product, *SCALING) and _once(product) and isinstance(product.args[1], (int, float)):
-        factors.append((product.target, product.args[1]))
-        product = product.args[0]
+    factors, product = _unscaled(summed)
     parts = _linear(product)
     if parts is None or not _once(product):
         return None
@@ -146,6 +143,15 @@ def summed_linear(node: fx.Node) -> fx.Node | None:
     if _is(node, "aten.mean.dim"):
         total = insert(node, aten.div.Tensor, total, summed.meta["val"].shape[-1])
     return insert(node, aten.unsqueeze.default, total, -1) if keepdim else total
+
+
+def _unscaled(node: fx.Node) -> tuple[list[tuple[Any, float]], fx.Node]:
+    """(calls that scale it by numbers, the last one first; what they scale)."""
+    factors = []
+    while _is(node, *SCALING) and _once(node) and isinstance(node.args[1], (int, float)):
+        factors.append((node.target, node.args[1]))
+        node = node.args[0]
+    return factors, node
 
 
 def _linear(node) -> tuple[fx.Node, fx.Node, int, fx.Node | None] | None:
@@ -290,10 +296,7 @@ def mean_of_transposed_convolution(node: fx.Node) -> fx.Node | None:
     rank = _rank(summed) - 2
     if sorted(d % _rank(summed) for d in dims) != list(range(2, rank + 2)):
         return None
-    factors, product = [], summed
-    while _is(product, *SCALING) and _once(product) and isinstance(product.args[1], (int, float)):
-        factors.append((product.target, product.args[1]))
-        product = product.args[0]
+    factors, product = _unscaled(summed)
     name = f"aten.conv_transpose{rank}d." + ("default" if rank == 1 else "input")
     if not _is(product, name) or not _once(product) or _rank(product.args[0]) != rank + 2:
         return None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import sympy
 
-from .accumulators import JOINS, PARTS, accumulator_type, cast_to, identity, is_struct
+from .accumulators import JOINS, PARTS, UPDATES, accumulator_type, cast_to, identity, is_struct, step
 from .block_groups import BlockGroup, group_of
-from .expressions import loads_of, walk
-from .index import FloorDiv, Index, Modulo
+from .expressions import COMPUTED, loads_of, walk
+from .index import Index, divisions_in, flatten
 from .interface import HALVES, Interface
 from .kept import Kept, kept_of
 from .packing import Packs, packs_of
@@ -273,16 +274,21 @@ class Emitter(Interface):
     def name_indices(self, scope: Scope, top: Scope, members: list[Member]) -> dict[Index, str]:
         return self._name_indices(scope, top, _of_members(members, self.packed))
 
+    def divisions(self, indices: Iterable[Index], names: dict[Index, str]) -> list[str]:
+        """Lines that name the quotients and remainders in indices, which are put into `names`."""
+        lines = []
+        for atom in dict.fromkeys(atom for index in indices for atom in divisions_in(index)):
+            if atom not in names:
+                name = self.name("i")
+                lines.append(f"const {self.wide} {name} = {_bare(index_text(atom, names))};")
+                names[atom] = name
+        return lines
+
     def _name_indices(self, scope: Scope, top: Scope, indices: list[Index]) -> dict[Index, str]:
         """Quotients and remainders get names: those of the row before the loop, the others in it."""
         loop = {variable for variable, _ in self.kernel.inner}
         names = dict(self.row_names)
-        found: list[Index] = []
-        for index in indices:
-            found += [
-                a for a in sympy.postorder_traversal(index) if isinstance(a, (FloorDiv, Modulo)) and a not in found
-            ]
-        for atom in found:
+        for atom in dict.fromkeys(atom for index in indices for atom in divisions_in(index)):
             if atom in names:
                 continue
             of_row = not atom.free_symbols & loop
@@ -325,12 +331,8 @@ class Emitter(Interface):
 
     def _fold_step(self, statements: Statements, definition: Definition, name: str, text: str) -> str:
         kind = definition.kind
-        if kind in ("sum", "prod"):
-            return f"{name} {'+' if kind == 'sum' else '*'}= {_bare(text)};"
-        if kind in ("max", "min"):
-            return f"{name} = {kind}imum({name}, {_bare(text)});"
-        if kind in ("any", "all"):
-            return f"{name} = {name} {'||' if kind == 'any' else '&&'} {text};"
+        if kind in UPDATES:
+            return step(kind, name, text)
         if kind in ("argmax", "argmin"):
             place = statements.index(self._folded_place())
             join = "larger" if kind == "argmax" else "smaller"
@@ -339,10 +341,7 @@ class Emitter(Interface):
 
     def _folded_place(self) -> Index:
         """The element's number among the folded ones."""
-        place = sympy.Integer(0)
-        for variable, end in self.kernel.inner:
-            place = place * end + variable
-        return sympy.expand(place)
+        return flatten([variable for variable, _ in self.kernel.inner], [end for _, end in self.kernel.inner])
 
     def _finish(self, top: Scope, member: Member, name: str) -> None:
         """The fold over the whole row, known to every thread of it; written by the first."""
@@ -354,19 +353,15 @@ class Emitter(Interface):
             if self.is_short:
                 top.line(f"{name} = warp_fold({name}, {join});")
             else:
-                start = f"{accumulator_type(self.device, definition)}({identity(self.device, definition)})"
-                start = (
-                    start
-                    if not is_struct(definition)
-                    else (f"{accumulator_type(self.device, definition)}{identity(self.device, definition)}")
-                )
+                type, first = accumulator_type(self.device, definition), identity(self.device, definition)
+                start = f"{type}{first}" if is_struct(definition) else f"{type}({first})"
                 fold = "block_fold" if self.kept is None else "cluster_fold<Blocks>"
                 call = f"{fold}({name}, {start}, {join})" if self.group is None else self.group.fold(name, start, join)
                 top.line(f"{name} = {call};")
         parts = PARTS.get(definition.kind)
         texts = [f"{name}.{part}" for part in parts] if parts else [name]
         for out, text in zip(definition.outs, texts, strict=False):
-            wanted = _computed_type(out)
+            wanted = COMPUTED[out.dtype]
             held = accumulator_type(self.device, definition)
             self.registers[out] = text if parts is None and held == wanted else f"static_cast<{wanted}>({text})"
         self._store_row(top, member)
@@ -469,9 +464,3 @@ def _of_members(members: list[Member], packed) -> list[Index]:
 
 def _folds(member: Member, kernel: Kernel) -> bool:
     return bool(member.definition.reduced) and member.definition is not kernel.scan
-
-
-def _computed_type(out: Buffer) -> str:
-    from .expressions import COMPUTED
-
-    return COMPUTED[out.dtype]

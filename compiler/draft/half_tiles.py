@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .expressions import Expr
 from .halves import TILE
+from .printing import indent
 from .tensors import Buffer, Side
 from .tiles import TileEmitter
 
@@ -211,19 +212,8 @@ class HalvesEmitter(TileEmitter):
 
     def _chosen(self, lines: list[str], launches: list[str]) -> list[str]:
         if not self.narrow:
-            return [*lines, *(f"    {line}" for line in launches)]
-        sizes = self.fits_narrow()
-        return [
-            *lines,
-            "    // Divisions of 32 bits are several times cheaper; a tile may reach beyond the ends.",
-            f"    if ({sizes}) {{",
-            "        using Index = int;",
-            *(f"        {line}" for line in launches),
-            "    } else {",
-            "        using Index = int64_t;",
-            *(f"        {line}" for line in launches),
-            "    }",
-        ]
+            return [*lines, *indent(launches)]
+        return [*lines, *self.by_width(*([f"using Index = {type};", *launches] for type in ("int", "int64_t")))]
 
 
 def _template(given: list[str]) -> str:

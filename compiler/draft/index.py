@@ -284,6 +284,11 @@ def estimate(size: int | Index, hints: dict[sympy.Symbol, int]) -> int:
     return int(number(size).subs(hints))
 
 
+def divisions_in(index: Index) -> list[Index]:
+    """Its quotients and remainders, inner ones first."""
+    return [atom for atom in sympy.postorder_traversal(index) if isinstance(atom, (FloorDiv, Modulo))]
+
+
 def index_is_divided(indices) -> bool:
     """Whether any of the indices divides."""
     return any(index.has(FloorDiv, Modulo) for index in indices)

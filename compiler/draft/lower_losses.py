@@ -173,6 +173,4 @@ def cross_entropy_loss(low: Lowering, logits, target, weight=None, reduction=MEA
 def logits_at(low: Lowering, logits: Value, row, column: Expr) -> Expr:
     """The element of `logits`, which is in memory, whose class is computed."""
     assert logits.buffer is not None
-    base = sympy.expand(logits.offset + sympy.Add(*(p * s for p, s in zip(row, logits.strides, strict=True))))
-    place = wrapped(low, column, logits.shape[1])
-    return make("load_at", logits.buffer, base, logits.strides[1], place, type=logits.type)
+    return logits.along(1, wrapped(low, column, logits.shape[1]), [*row[:1], *row[2:]])

@@ -36,14 +36,19 @@ def inverse_root(low: Lowering, squares: Value, count, eps: float) -> Value:
 def _normalised(low: Lowering, a: Value, axes, eps: float, weight, bias, place) -> Value:
     """(x - mean) / sqrt(variance + eps) over the axes, times weight, plus bias, which `place(position)` says the place in."""
     centre, squares = moments(low, a, axes)
-    inverse, type = inverse_root(low, squares, product(a.shape[axis] for axis in axes), eps), COMPUTED[low.dtype]
+    inverse = inverse_root(low, squares, product(a.shape[axis] for axis in axes), eps)
+    return _scaled(low, a, centre, inverse, weight, bias, place, low.dtype)
+
+
+def _scaled(low: Lowering, a: Value, centre: Value, inverse: Value, weight, bias, place, dtype: torch.dtype) -> Value:
+    """(x - centre) * inverse * weight + bias."""
 
     def formula(position):
         row = broadcast(centre, position)
         apart = binary("sub", cast(a.at(position), centre.type), centre.at(row))
-        return cast(_affine(binary("mul", apart, inverse.at(row)), weight, bias, place(position)), type)
+        return cast(_affine(binary("mul", apart, inverse.at(row)), weight, bias, place(position)), COMPUTED[dtype])
 
-    return low.formula(formula, a.shape, low.dtype)
+    return low.formula(formula, a.shape, dtype)
 
 
 @lowers("aten.layer_norm.default")
@@ -98,19 +103,13 @@ def batch_norm_training(low: Lowering, a, weight, bias, running_mean, running_va
     centre, squares = moments(low, a, axes)
     count = product(a.shape[axis] for axis in axes)
     inverse = inverse_root(low, squares, count, eps)
-    type, one = COMPUTED[low.meta[0].dtype], [sympy.Integer(0)] * len(axes)
+    one = [sympy.Integer(0)] * len(axes)
 
     def channelwise(at) -> Value:
         def formula(position):
             return at([*one[:1], position[0], *one[1:]], position)
 
         return low.formula(formula, a.shape[1:2], running_mean.dtype)
-
-    def formula(position):
-        row, channel = broadcast(centre, position), [position[1]]
-        apart = binary("sub", cast(a.at(position), centre.type), centre.at(row))
-        x = binary("mul", apart, inverse.at(row))
-        return cast(_affine(x, weight, bias, channel), type)
 
     def moved(old: Value, new):
         def formula(row, channel):
@@ -121,7 +120,7 @@ def batch_norm_training(low: Lowering, a, weight, bias, running_mean, running_va
 
     n = index_value(count, centre.type)
     fewer = binary("sub", n, constant(1, n.type))
-    out = low.formula(formula, a.shape, low.meta[0].dtype)
+    out = _scaled(low, a, centre, inverse, weight, bias, lambda p: [p[1]], low.meta[0].dtype)
     new_mean = moved(running_mean, centre.at)
     new_var = moved(running_var, lambda row: binary("div", squares.at(row), fewer))
     saved_mean, saved_inverse = channelwise(lambda row, _: centre.at(row)), channelwise(lambda row, _: inverse.at(row))
@@ -156,6 +155,4 @@ def batch_norm(low: Lowering, a, weight, bias, mean, var, training, momentum, ep
         return _normalised(low, a, axes, eps, weight, bias, lambda p: [p[1]])
     if training:
         return None
-    part = Lowering(low.program, low.node, low.uses)
-    part.meta = (low.meta,)
-    return batch_norm_kept(part, a, weight, bias, mean, var, momentum, eps)[0]
+    return batch_norm_kept(low.part((low.meta,)), a, weight, bias, mean, var, momentum, eps)[0]

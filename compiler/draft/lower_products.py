@@ -48,50 +48,32 @@ def matmul(low: Lowering, a: Value, b: Value):
     for side in (a, b):
         low.settle(side, 1000)
 
-    def left(position):
-        return a.at(_of(a, [*position[:-2], position[-2], position[-1]]))
-
-    def right(position):
-        return b.at(_of(b, [*position[:-2], position[-2], position[-1]]))
-
+    left, right = (lambda position, of=of: of.at(broadcast(of, position)) for of in (a, b))
     return multiplied(low, batch, a.shape[-2], b.shape[-1], a.shape[-1], left, right, low.shape, weights=weights)
 
 
 def _rows_times(low: Lowering, a: Value, b: Value) -> Value | None:
     """The last axis of `a` with the first of a matrix."""
-    weights = (kept(low, a), kept(low, b))
-    if not wanted(low, (), product(a.shape[:-1]), b.shape[1], b.shape[0], weights):
+    return _flat_times(low, a, b.shape[1], b.at, (kept(low, a), kept(low, b)), (a, b))
+
+
+def _flat_times(low: Lowering, a: Value, columns, right, weights, settled) -> Value | None:
+    """The last axis of `a`, its others taken as one, with right(step, column). `settled`: what is to be in memory."""
+    rows, depth = product(a.shape[:-1]), a.shape[-1]
+    if not wanted(low, (), rows, columns, depth, weights):
         return None
-    for side in (a, b):
+    for side in settled:
         low.settle(side, 1000)
-    flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
-    made = multiplied(
-        low, (), flat.shape[0], b.shape[1], b.shape[0], lambda p: flat.at(p), lambda p: b.at(p), (flat.shape[0], b.shape[1]),
-        weights=weights,
-    )  # fmt: skip
+    flat = low.program.reshape(a, [rows, depth])
+    made = multiplied(low, (), rows, columns, depth, flat.at, right, (rows, columns), weights=weights)
     return made if made is None else low.program.reshape(made, low.shape)
-
-
-def _of(value: Value, position):
-    """The position with as many leading axes as the value has."""
-    return broadcast(value, position)
 
 
 @_lowers("aten.linear.default")
 def linear(low: Lowering, a: Value, weight: Value, bias: Value | None = None):
-    weights = (False, kept(low, weight))
-    if not wanted(low, (), product(a.shape[:-1]), weight.shape[0], a.shape[-1], weights):
-        return None
-    low.settle(a, 1000)
-    flat = low.program.reshape(a, [product(a.shape[:-1]), a.shape[-1]])
-    made = multiplied(
-        low, (), flat.shape[0], weight.shape[0], a.shape[-1], lambda p: flat.at(p), lambda p: weight.at([p[1], p[0]]),
-        (flat.shape[0], weight.shape[0]), weights=weights,
-    )  # fmt: skip
-    if made is None:
-        return None
-    whole = low.program.reshape(made, low.shape)
-    if bias is None:
+    turned = lambda p: weight.at([p[1], p[0]])  # noqa: E731
+    whole = _flat_times(low, a, weight.shape[0], turned, (False, kept(low, weight)), (a,))
+    if whole is None or bias is None:
         return whole
     type = COMPUTED[low.dtype]
     return low.formula(lambda p: binary("add", cast(whole.at(p), type), cast(bias.at([p[-1]]), type)))
@@ -149,7 +131,7 @@ def triangular(low: Lowering, a: Value, b: Value, upper: bool) -> Value | None:
     for side in (a, b):
         low.settle(side, 1000)
     tiling = replace(PLAIN, triangle="upper" if upper else "lower")
-    return multiplied(low, (), *sizes, lambda p: a.at(p), lambda p: b.at(p), low.shape, tiling, weights=weights)
+    return multiplied(low, (), *sizes, a.at, b.at, low.shape, tiling, weights=weights)
 
 
 def multiplied(
@@ -220,7 +202,7 @@ def attention(low: Lowering, q, k, v, mask=None, dropout=0.0, causal=False, *, s
     for side in (q, k, v):
         low.settle(side, 1000)
     scores = multiplied(
-        low, batch, rows, columns, q.shape[-1], lambda p: q.at(_of(q, p)), lambda p: k.at(_of(k, [*p[:-2], p[-1], p[-2]])),
+        low, batch, rows, columns, q.shape[-1], lambda p: q.at(broadcast(q, p)), lambda p: k.at(broadcast(k, [*p[:-2], p[-1], p[-2]])),
         (*batch, rows, columns),
     )  # fmt: skip
 
@@ -253,7 +235,7 @@ def attention(low: Lowering, q, k, v, mask=None, dropout=0.0, causal=False, *, s
         rows,
         v.shape[-1],
         columns,
-        lambda p: shares.at(p),
-        lambda p: v.at(_of(v, p)),
+        shares.at,
+        lambda p: v.at(broadcast(v, p)),
         (*batch, rows, v.shape[-1]),
     )

@@ -156,9 +156,7 @@ def select(low: Lowering, a: Value, dim, index):
 def _pieces(low: Lowering, a: Value, sizes, dim: int):
     start, parts = sympy.Integer(0), []
     for meta, size in zip(low.meta, sizes, strict=True):
-        part = Lowering(low.program, low.node, low.uses)
-        part.meta = meta
-        parts.append(_moved(part, a, {dim % len(a.shape): (start, sympy.Integer(1))}))
+        parts.append(_moved(low.part(meta), a, {dim % len(a.shape): (start, sympy.Integer(1))}))
         start = start + number(size)
     return tuple(parts)
 
@@ -175,12 +173,7 @@ def split(low: Lowering, a: Value, _, dim=0):
 
 @lowers("aten.unbind.int")
 def unbind(low: Lowering, a: Value, dim=0):
-    parts = []
-    for place, meta in enumerate(low.meta):
-        part = Lowering(low.program, low.node, low.uses)
-        part.meta = meta
-        parts.append(select(part, a, dim, place))
-    return tuple(parts)
+    return tuple(select(low.part(meta), a, dim, place) for place, meta in enumerate(low.meta))
 
 
 @lowers("aten.flip.default")
@@ -358,9 +351,7 @@ def gathered(low: Lowering, a: Value, dim: int, indices: Value, rank: int):
 
     def formula(position):
         place = wrapped(low, indices.at(position[dim : dim + rank]), a.shape[dim])
-        rest = [*position[:dim], sympy.Integer(0), *position[dim + rank :]]
-        base = sympy.expand(a.offset + sympy.Add(*(p * s for p, s in zip(rest, a.strides, strict=True))))
-        return make("load_at", a.buffer, base, a.strides[dim], place, type=a.type)
+        return a.along(dim, place, [*position[:dim], *position[dim + rank :]])
 
     return low.formula(formula)
 
@@ -397,9 +388,7 @@ def gather(low: Lowering, a: Value, dim, indices: Value, **__):
     dim %= len(a.shape)
 
     def formula(position):
-        rest = [sympy.Integer(0) if axis == dim else p for axis, p in enumerate(position)]
-        base = sympy.expand(a.offset + sympy.Add(*(p * s for p, s in zip(rest, a.strides, strict=True))))
-        return make("load_at", a.buffer, base, a.strides[dim], cast(indices.at(position), "int64_t"), type=a.type)
+        return a.along(dim, cast(indices.at(position), "int64_t"), [*position[:dim], *position[dim + 1 :]])
 
     return low.formula(formula)
 

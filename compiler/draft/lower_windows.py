@@ -75,10 +75,7 @@ def _windows(
 
 
 def low_shape(low: Lowering):
-    meta = low.meta[0] if isinstance(low.meta, (tuple, list)) else low.meta
-    part = Lowering(low.program, low.node, low.uses)
-    part.meta = meta
-    return part.shape
+    return low.part(low.meta[0] if isinstance(low.meta, (tuple, list)) else low.meta).shape
 
 
 def _may_leave(out: Index, size: Index, window: int, stride: int, padding: int, dilation: int) -> bool:

@@ -112,6 +112,12 @@ class Lowering:
         self.meta = node.meta.get("val")
         self.name = str(node.target).removeprefix("aten.").removeprefix("draft.").split(".")[0].strip("_")
 
+    def part(self, meta: Any) -> Lowering:
+        """The same for one of what the node returns."""
+        part = Lowering(self.program, self.node, self.uses)
+        part.meta = meta
+        return part
+
     @property
     def is_exact(self) -> bool:
         """Whether it is to have eager's bits."""

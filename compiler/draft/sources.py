@@ -13,7 +13,7 @@ from .index import FloorDiv, Modulo, index_is_divided
 from .packing import PACK_BYTES
 from .partition import PLANES, ROW, STEPS, TILE, Kernel, Partition
 from .prelude import prelude
-from .printing import index_text
+from .printing import branch, indent, index_text
 from .recurrences import RecurrenceEmitter
 from .thin_tiles import ThinEmitter
 from .tiles import TileEmitter
@@ -283,11 +283,6 @@ def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: boo
 
 def _chosen(name: str, names: str, variants: list[tuple[str, list[str]]]) -> list[str]:
     """A launch of the first variant (condition, template arguments) whose condition holds; the last has none."""
-    lines: list[str] = []
-    for when, given in variants:
-        call = f"{name}{'<' + ', '.join(given) + '>' if given else ''}<<<blocks, threads, 0, stream>>>({names});"
-        if len(variants) == 1:
-            return [f"    {call}"]
-        head = f"if ({when}) {{" if when else "{"
-        lines += [f"    }} else {head}" if lines else f"    {head}", f"        {call}"]
-    return [*lines, "    }"]
+    template = lambda given: f"<{', '.join(given)}>" if given else ""  # noqa: E731
+    arms = [(when, [f"{name}{template(given)}<<<blocks, threads, 0, stream>>>({names});"]) for when, given in variants]
+    return indent(branch(arms) if len(arms) > 1 else arms[0][1])

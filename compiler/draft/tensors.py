@@ -286,8 +286,15 @@ class Value:
             if key not in self._computed:
                 self._computed[key] = self.formula(position)
             return self._computed[key]
-        place = joined(self.offset + sympy.Add(*(p * s for p, s in zip(position, self.strides, strict=True))))
-        return make("load", self.buffer, place, type=COMPUTED[self.dtype])
+        return make("load", self.buffer, joined(self._place(position)), type=COMPUTED[self.dtype])
+
+    def _place(self, position: Position) -> Index:
+        return self.offset + sympy.Add(*(p * s for p, s in zip(position, self.strides, strict=True)))
+
+    def along(self, axis: int, place: Expr, others: Position) -> Expr:
+        """Of what is in memory, the element at a computed place along an axis; `others`: where it is along the other axes."""
+        base = sympy.expand(self._place([*others[:axis], sympy.Integer(0), *others[axis:]]))
+        return make("load_at", self.buffer, base, self.strides[axis], place, type=self.type)
 
     @property
     def type(self) -> str:

@@ -11,10 +11,11 @@ import torch
 
 from .emit import Emitter
 from .expressions import Expr, loads_of
-from .index import FloorDiv, Index, Modulo, index_is_divided
+from .index import FloorDiv, Index, Modulo, divisions_in, index_is_divided
 from .interface import indices_of
 from .partition import Kernel, Partition
-from .printing import Scope, Statements, _bare, index_text
+from .printing import Scope, Statements, _bare, branch, index_text
+from .printing import indent as indent_lines
 from .tensor_cores import DEPTH, THREADS
 from .tensors import Buffer, Definition
 
@@ -65,7 +66,7 @@ class TileEmitter(Emitter):
         element = self.tiling.factors or definition.element
         k, depth = self.kernel.inner[3]
         plain = element(axes)
-        divided = any(k in index.free_symbols for index in self._divided(plain))
+        divided = any(k in atom.free_symbols for index in indices_of([plain]) for atom in divisions_in(index))
         if self.exact or not divided:
             return k, plain.args
         stage, step = ranges.named("stage", depth), ranges.named("step", DEPTH)
@@ -94,20 +95,8 @@ class TileEmitter(Emitter):
 
     def scope(self, expr: Expr, indent: int) -> tuple[Scope, dict[Index, str]]:
         """Lines that name the quotients and remainders in the expression's indices, and those names."""
-        scope = Scope(indent)
         names: dict[Index, str] = {}
-        for index in self._divided(expr):
-            if index not in names:
-                name = self.name("i")
-                scope.line(f"const {self.wide} {name} = {_bare(index_text(index, names))};")
-                names[index] = name
-        return scope, names
-
-    def _divided(self, expr: Expr):
-        for index in indices_of([expr]):
-            for atom in sympy.postorder_traversal(index):
-                if isinstance(atom, (FloorDiv, Modulo)):
-                    yield atom
+        return Scope(indent, lines=indent_lines(self.divisions(indices_of([expr]), names), indent)), names
 
     def along_k(self, expr: Expr) -> bool:
         """Whether neighbours in memory differ in k."""
@@ -117,18 +106,12 @@ class TileEmitter(Emitter):
         out = self.member.definition.outs[0]
         place, inside = self.member.places[0], self.tiling.inside(self.kernel.axes[:-1])
         names: dict[Index, str] = {}
-        lines: list[str] = []
-        for index in [*(coordinate for coordinate, _ in inside), place]:
-            for atom in sympy.postorder_traversal(index):
-                if isinstance(atom, (FloorDiv, Modulo)) and atom not in names:
-                    name = self.name("i")
-                    lines.append(f"const {self.wide} {name} = {_bare(index_text(atom, names))};")
-                    names[atom] = name
+        lines = self.divisions([*(coordinate for coordinate, _ in inside), place], names)
         store = self.store(out, index_text(place, names), text)
         if inside:
             ends = " && ".join(f"{index_text(at, names)} < {index_text(end)}" for at, end in inside)
             store = f"if ({ends}) {{ {store} }}"
-        return ["    " * indent + line for line in [*lines, store]]
+        return indent_lines([*lines, store], indent)
 
     def kernels(self, name: str, parameters: list[str]) -> list[str]:
         """Definitions of the kernels that its entry point launches."""
@@ -232,21 +215,19 @@ class TileEmitter(Emitter):
 
     def launched(self, lines: list[str], name: str, arguments: str) -> list[str]:
         """The launch after `lines`, which say `blocks` and `bytes` of shared memory."""
-        if not self.narrow:
-            return [*lines, *_launched(name, arguments, "    ")]
-        return [
-            *lines,
-            "    // Divisions of 32 bits are several times cheaper; a tile may reach beyond the ends.",
-            f"    if ({self.fits_narrow()}) {{",
-            *_launched(f"{name}<int>", arguments, "        "),
-            "    } else {",
-            *_launched(f"{name}<int64_t>", arguments, "        "),
-            "    }",
+        launch = lambda called: [  # noqa: E731
+            f"cudaFuncSetAttribute({called}, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);",
+            f"{called}<<<blocks, {THREADS}, bytes, stream>>>({arguments});",
         ]
+        if not self.narrow:
+            return [*lines, *indent_lines(launch(name))]
+        return [*lines, *self.by_width(launch(f"{name}<int>"), launch(f"{name}<int64_t>"))]
 
-    def fits_narrow(self) -> str:
-        """The condition under which 32 bits hold every index."""
-        return " && ".join(f"{index_text(size)} < INT32_MAX - 65536" for size in self.largest())
+    def by_width(self, narrow: list[str], wide: list[str]) -> list[str]:
+        """`narrow` where 32 bits hold every index, else `wide`."""
+        fits = " && ".join(f"{index_text(size)} < INT32_MAX - 65536" for size in self.largest())
+        why = "// Divisions of 32 bits are several times cheaper; a tile may reach beyond the ends."
+        return indent_lines([why, *branch([(fits, narrow), ("", wide)])])
 
     def _zeros(self, line: str) -> list[str]:
         out = self.member.definition.outs[0]
@@ -290,13 +271,6 @@ class TileEmitter(Emitter):
             "        }",
             "    }",
         ]
-
-
-def _launched(name: str, arguments: str, pad: str) -> list[str]:
-    return [
-        f"{pad}cudaFuncSetAttribute({name}, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);",
-        f"{pad}{name}<<<blocks, {THREADS}, bytes, stream>>>({arguments});",
-    ]
 
 
 class Operand:
@@ -365,13 +339,11 @@ class Operand:
             return self._rounds(name, type, block, 1, 3)
         if not self.fours:
             return self._rounds(name, type, block, 4, 3)
-        return [
-            f"            if ({name}_by_four) {{",
-            *self._rounds(name, type, block, 4, 4),
-            "            } else {",
-            *self._rounds(name, type, block, 1, 4),
-            "            }",
+        arms = [
+            (condition, self._rounds(name, type, block, width, 0))
+            for condition, width in ((f"{name}_by_four", 4), ("", 1))
         ]
+        return indent_lines(branch(arms), 3)
 
     def _rounds(self, name: str, type: str, block: str, width: int, indent: int) -> list[str]:
         tiles, wide, pad = self.tiles, self.tiles.wide, "    " * indent
