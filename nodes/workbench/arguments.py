@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from harness.records import Cache
-from kernels.spec import Frozen
+from kernels.spec import Device, Frozen, Spec, Workload
 
 SOURCE_CHARS = 256_000
 _CANDIDATE = "a source by the first digits of its name, as compile gave it; empty: the one compiled last"
@@ -30,8 +30,9 @@ MOST_VARIANTS = 7
 
 
 class Variant(Frozen):
-    """A source that differs from another in a few places."""
+    """The source, changed in a few places; or another."""
 
+    source: str = Field(default="", max_length=SOURCE_CHARS, description="another idea as a whole file")
     define: dict[str, str] = Field(default={}, max_length=16, description="NAME: value, of `#define NAME value` lines")
     edits: tuple[Edit, ...] = Field(default=(), max_length=64)
     note: str = Field(default="", max_length=400, description="what is new in it")
@@ -49,7 +50,7 @@ class CompileArguments(Frozen):
     edits: tuple[Edit, ...] = Field(default=(), max_length=64, description="applied to `base`, in order")
     note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
     variants: tuple[Variant, ...] = Field(
-        default=(), max_length=MOST_VARIANTS, description="more sources, each made of this one"
+        default=(), max_length=MOST_VARIANTS, description="more sources: forms of this one, or other ideas"
     )  # fmt: skip
     then: tuple[Then, ...] = Field(default=(), max_length=MOST_THEN, description=_THEN)
     workloads: tuple[str, ...] = Field(
@@ -201,3 +202,16 @@ def schema(arguments: type[Frozen]) -> dict[str, Any]:
 
 MAKERS = ("compile", "try_schedule")
 """Tools that make a source: the last one's is meant where no name is given."""
+
+
+def read_workload(label: str, spec: Spec, device: Device) -> Workload | None:
+    """The workload that a label such as `float32 n=5` names; None where it names none of that spec's axes and dtypes."""
+    dtype, *sizes = label.split() or [""]
+    axes = {
+        name: int(size)
+        for name, _, size in (one.partition("=") for one in sizes)
+        if size.isdecimal() and len(size) < 12
+    }
+    if dtype not in spec.dtypes or tuple(axes) != spec.axes or min(axes.values(), default=0) < 1:
+        return None
+    return Workload(axes=axes, dtype=dtype, devices=(device,))

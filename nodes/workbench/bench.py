@@ -37,19 +37,16 @@ from nodes.workbench.arguments import (
     SubmitArguments,
     TimeArguments,
     TryScheduleArguments,
+    read_workload,
 )
-from nodes.workbench.results import ToolResult
-from nodes.workbench.variants import MINE, describe_each, fastest, make_variant
+from nodes.workbench.results import ToolRefused, ToolResult
+from nodes.workbench.variants import MINE, describe_each, fastest, make_variant, whole
 
 SECONDS_OF_VARIANTS, SECONDS_A_VARIANT = 15.0, 4.0
 """Of timing several forms of a source, and for each of them: such as are alike would be timed until their seconds are over, since nothing
 decides between them."""
 MOST_BYTES = 256 << 20
 """Tensors of a workload that a model chose, as those of a tester's."""
-
-
-class ToolRefused(ValueError):
-    """What was asked for cannot be done; the message is one sentence to the model, without text of other programs."""
 
 
 class Workbench:
@@ -122,7 +119,7 @@ class Workbench:
         if asked.source.strip() and asked.edits:
             raise ToolRefused("give the whole source or edits of one, not both")
         if asked.source.strip():
-            text = asked.source.replace("\r\n", "\n").rstrip() + "\n"
+            text = whole(asked.source)
         else:
             base = self.source(asked.base or ("" if last else "incumbent"), last)
             if not asked.edits:
@@ -138,12 +135,17 @@ class Workbench:
             except UnfitReply as unfit:
                 why = data(str(unfit), "why")
                 return ToolResult(text=f"compile: variant {number} cannot be made; nothing was built\n{why}")
-        return self._made(texts, asked.then, asked.workloads)
+        ideas = [0, *(number if one.source.strip() else 0 for number, one in enumerate(asked.variants, start=1))]
+        return self._made(texts, asked.then, asked.workloads, ideas)
 
     def _made(
-        self, texts: Sequence[tuple[str, str]], then: Sequence[str], workloads: tuple[str, ...] = ()
+        self,
+        texts: Sequence[tuple[str, str]],
+        then: Sequence[str],
+        workloads: tuple[str, ...] = (),
+        ideas: Sequence[int] = (0,),
     ) -> ToolResult:
-        """Sources with their notes: built side by side, and what `then` says with those that can be."""
+        """Sources with their notes: built side by side, and what `then` says with those that can be. Forms of one idea have its number."""
         if any("\x00" in text for text, _ in texts):
             raise ToolRefused("the source holds NUL bytes")
         then, submits = tuple(name for name in then if name != "submit"), "submit" in then
@@ -153,11 +155,14 @@ class Workbench:
             then = ("check", *then)
         cases = self._cases(workloads, ()) if "time" in then else []
         notes: dict[str, str] = {}
+        idea_of: dict[str, int] = {}
         try:
-            for text, note in texts:
+            for (text, note), idea in zip(texts, ideas, strict=True):
                 text.encode()
                 tunables(text)
-                notes.setdefault(self.store.put(text), note)
+                name = self.store.put(text)
+                notes.setdefault(name, note)
+                idea_of.setdefault(name, idea)
             with ThreadPoolExecutor(min(len(notes), os.cpu_count() or 1)) as pool:
                 builds = list(pool.map(self.evaluator.build, notes))
         except ValueError as error:  # lone surrogates, a tunable that is none, a language that no backend takes
@@ -173,7 +178,7 @@ class Workbench:
         first = going[0] if going else builds[0].candidate
         found = ToolResult(text=said, candidate=first, outcome=outcome, made=tuple(notes))
         for name in then if going else ():
-            more, going = self._with(name, going, cases)
+            more, going = self._with(name, going, cases, idea_of)
             found = more.model_copy(update={
                 "text": f"{found.text}\n{more.text}", "made": found.made, "outcome": more.outcome or found.outcome,
                 "checked": more.checked or found.checked, "gain": more.gain if more.gain is not None else found.gain,
@@ -197,7 +202,9 @@ class Workbench:
             return found.model_copy(update={"text": said, "submitted": True, "notes": notes[name]})
         return found.model_copy(update={"text": f"{found.text}\nnot submitted: {why}"})
 
-    def _with(self, name: str, candidates: list[str], cases: list[Case]) -> tuple[ToolResult, list[str]]:
+    def _with(
+        self, name: str, candidates: list[str], cases: list[Case], idea_of: Mapping[str, int]
+    ) -> tuple[ToolResult, list[str]]:
         """One tool on several sources: what it says of the best of them, and those that go on, that one first."""
         first = candidates[0]
         if name == "profile":
@@ -207,7 +214,7 @@ class Workbench:
                 return (
                     found := self.check(CheckArguments(), first)
                 ), candidates if found.outcome is Outcome.PASSED else []
-            return self._check_several(candidates)
+            return self._check_several(candidates, idea_of)
         several = SECONDS_OF_VARIANTS + SECONDS_A_VARIANT * len(candidates)
         seconds = several if len(candidates) > 1 else TimeArguments().seconds
         timed = self._timed(candidates, (self.incumbent,), cases, seconds)
@@ -217,20 +224,26 @@ class Workbench:
             timed = self._timed(candidates, (self.incumbent,), cases, seconds)
         return timed, [timed.candidate]
 
-    def _check_several(self, candidates: list[str]) -> tuple[ToolResult, list[str]]:
-        """Forms of one source: all checks for the first, and if it is right a few for the others, which are mostly right or wrong alike;
-        the one that is the fastest has all of them before it is taken (`_timed`)."""
-        first, *others = candidates
+    def _check_several(self, candidates: list[str], idea_of: Mapping[str, int]) -> tuple[ToolResult, list[str]]:
+        """All checks for the first that is right, a few for the others; the one that is the fastest has all of them before it is taken
+        (`_timed`). Forms of one idea are mostly right or wrong alike: where its first is wrong they are left out."""
+        smallest = min(self.evaluator.suite(), key=self.evaluator.moved_bytes)
+        wrong: list[Verdict] = []
         with self._device:
-            whole = self._verified(first)
-            smallest = min(self.evaluator.suite(), key=self.evaluator.moved_bytes)
-            brief = [self.evaluator.verify(self.evaluator.build(one), only=smallest) for one in others if whole.passed]
+            while going := [one for one in candidates if idea_of[one] not in {idea_of[v.candidate] for v in wrong}]:
+                found = self._verified(going[0])
+                if found.passed:
+                    break
+                wrong.append(found)
+            brief = [self.evaluator.verify(self.evaluator.build(one), only=smallest) for one in going[1:]]
         for verdict in brief:
             if not verdict.passed:
                 ledger.record_verdict(self.store, verdict)
-        text = shown.describe_several_checks(whole, brief, smallest.label)
-        going = [verdict.candidate for verdict in (whole, *brief) if verdict.passed]
-        return ToolResult(text=text, candidate=first, outcome=whole.outcome, checked=True), going
+        left_out = len(candidates) - len(going) - len(wrong)
+        first = found if going else wrong.pop(0)
+        text = shown.describe_several_checks(first, brief, smallest.label, wrong, left_out)
+        going = [verdict.candidate for verdict in (first, *brief) if verdict.passed]
+        return ToolResult(text=text, candidate=first.candidate, outcome=first.outcome, checked=True), going
 
     def check(self, asked: CheckArguments, last: str) -> ToolResult:
         candidate = self.source(asked.candidate, last)
@@ -343,16 +356,10 @@ class Workbench:
 
     def _chosen(self, label: str, known: Iterable[str]) -> Workload:
         """A workload of a size that nobody listed. Raises ToolRefused."""
-        dtype, *sizes = label.split()
-        axes = {
-            name: int(size)
-            for name, _, size in (one.partition("=") for one in sizes)
-            if size.isdecimal() and len(size) < 12
-        }
-        if dtype not in self.spec.dtypes or tuple(axes) != self.spec.axes or min(axes.values(), default=0) < 1:
+        chosen = read_workload(label, self.spec, self.evaluator.facts.device)
+        if chosen is None:
             form = " ".join([self.spec.dtypes[0], *(f"{axis}=5" for axis in self.spec.axes)])
             raise ToolRefused(f"a workload is one of {'; '.join(known)}; or any size, written like {form}")
-        chosen = Workload(axes=axes, dtype=dtype, devices=(self.evaluator.facts.device,))
         if self.evaluator.moved_bytes(chosen) > MOST_BYTES:
             raise ToolRefused(f"a size of your own may take {MOST_BYTES >> 20} MiB of tensors at most")
         with self._device:

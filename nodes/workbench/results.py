@@ -32,3 +32,7 @@ class ToolResult(Frozen):
     notes: str = ""
     spec_doubt: str = ""
     seconds: float = Field(default=0.0, ge=0)
+
+
+class ToolRefused(ValueError):
+    """What was asked for cannot be done; the message is one sentence to the model, without text of other programs."""

@@ -101,14 +101,18 @@ def describe_checks(verdict: Verdict) -> str:
     return f"[{name}] {verdict.outcome}{passed}\n{data(trim(words, LOG_CHARS), 'checker')}"
 
 
-def describe_several_checks(whole: Verdict, brief: Sequence[Verdict], workload: str) -> str:
-    """Of several forms of a source: `whole` is the first one's verdict, `brief` the others' on that workload alone."""
-    said = [describe_checks(whole)]
-    right = ", ".join(_one(verdict.candidate) for verdict in brief if verdict.passed)
-    if right:
+def describe_several_checks(
+    whole: Verdict, brief: Sequence[Verdict], workload: str, wrong: Sequence[Verdict], left_out: int
+) -> str:
+    """Of several sources: `whole` has every check, `brief` that workload's alone; `wrong` ones have every check, too, and `left_out` is how
+    many forms of these had none."""
+    said = [describe_checks(verdict) for verdict in (whole, *wrong)]
+    if right := ", ".join(_one(verdict.candidate) for verdict in brief if verdict.passed):
         said.append(f"{right} PASSED at {workload}; the fastest of all has every check before it is taken.")
-    elif not whole.passed:
-        said.append("The other forms were not checked: `check` one by its name if it differs in what is wrong here.")
+    if left_out:
+        said.append(
+            f"{left_out} forms of what is wrong were not checked: `check` one by its name if it differs in what is wrong here."
+        )
     return "\n".join([*said, *(describe_checks(verdict) for verdict in brief if not verdict.passed)])
 
 

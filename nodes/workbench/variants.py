@@ -19,11 +19,17 @@ MINE = "candidate"
 Series = tuple[tuple[float, ...], ...]
 
 
+def whole(source: str) -> str:
+    """A file as it is kept."""
+    return source.replace("\r\n", "\n").rstrip() + "\n"
+
+
 def make_variant(text: str, variant: Variant) -> str:
-    """The source with other values in its `#define NAME value` lines, then edited. Raises UnfitReply.
+    """The source, or the variant's own, with other values in its `#define NAME value` lines, then edited. Raises UnfitReply.
 
     A number that was left open by `// tune:` is fixed by that.
     """
+    text = whole(variant.source) if variant.source.strip() else text
     for name, value in variant.define.items():
         line = re.compile(rf"^([ \t]*#[ \t]*define[ \t]+{re.escape(name)})(?:[ \t].*)?$", re.MULTILINE)
         found = len(line.findall(text))

@@ -279,7 +279,24 @@ def test_all_checks_are_the_first_form_s_and_the_fastest_one_s(
     wrong = text.replace("scale[r] = step;", "scale[r] = 2 * step;")
     found = bench.do(CompileArguments(source=wrong, variants=forms, then=("check", "time")), "")
     assert found.outcome is Outcome.INCORRECT and [name for name, _ in looked] == [found.candidate] == [*found.made[:1]]
-    assert "The other forms were not checked" in found.text
+    assert "3 forms of what is wrong were not checked" in found.text
+
+
+def test_ideas_are_compared_in_one_call_and_a_wrong_one_takes_its_own_forms_along_only(bench: Workbench) -> None:
+    """By a shell a hand spent five turns on three ideas for quantiles of columns, the second of which was slower than the first."""
+    text = bench.store.get(bench.baseline)
+    wrong = text.replace("scale[r] = step;", "scale[r] = 2 * step;")
+    others = (
+        Variant(edits=(Edit(search=text[:40], replacement=f"// a form\n{text[:40]}"),), note="a form of what is wrong"),
+        Variant(source=f"{text}// an idea\r\n", note="another idea"),
+        Variant(source=f"{text}#define LANES 4", define={"LANES": "8"}, note="a third"),
+    )
+    found = bench.do(CompileArguments(source=wrong, variants=others, then=("check", "time")), "")
+    assert found.outcome is Outcome.PASSED and found.candidate in found.made[2:]
+    assert "INCORRECT" in found.text and "1 forms of what is wrong were not checked" in found.text
+    assert "is the fastest of the 2 by paired samples" in found.text
+    assert bench.store.get(found.made[3]).endswith("#define LANES 8\n")
+    assert [bool(ledger.trial(bench.store, name).gains) for name in found.made] == [False, False, True, True]
 
 
 def test_who_is_fastest_and_wrong_at_another_size_is_not_taken(
