@@ -200,7 +200,7 @@ def _in_phases(
             raise NoProgram(
                 f"its definitions would follow each other in one block, for {seconds:.2g} s or more at {workload.label}"
             )
-    members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
+    members = kernel.origins
     few = any(_value(program, kernel.units, workload) <= FEW_UNITS for workload in on_a_gpu)
     sketch = Phases(clusters=clusters and few and kernel.holds_little)
     return (ScheduleVersion(narrow=False, kernels=(KernelPlan(members=members, sketch=sketch),)),)
@@ -234,7 +234,7 @@ def _cpu_versions(programs, dtype: str, workloads: list[Workload]) -> Iterator[S
 
 
 def _cpu_plan(kernel: PackedKernel, width: int) -> KernelPlan:
-    members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
+    members = kernel.origins
     if isinstance(kernel, StreamKernel):
         return KernelPlan(members=members, sketch=Stream(vector=width))
     if kernel.layout == ROW:
@@ -303,7 +303,7 @@ def _plan(
 ) -> KernelPlan:
     """`turned`: by tiles. `loops`: rows are read again in each pass whatever their length, one kernel for all of them. `ragged`: elements that a thread
     takes together of packs of one."""
-    members = tuple(dict.fromkeys(m.definition.origin for m in kernel.members))
+    members = kernel.origins
     pdl = choice.pdl and choice.clusters
     if isinstance(kernel, ProductKernel):
         return KernelPlan(members=members, pdl=pdl, sketch=Tiles())

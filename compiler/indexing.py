@@ -22,6 +22,7 @@ from compiler.draft.expressions import (
     index_value,
     make,
     pick,
+    put,
     where,
 )
 from compiler.draft.index import FloorDiv, Index, Modulo, flatten, product, unflatten
@@ -54,34 +55,30 @@ def read_at(low: Lowering, a: Value, at: Where) -> Expr:
             index = symbol
         position.append(index)
     value = a.at(position)
-    return _put_in(value, known, {}) if known else value
+    return _put_in(value, known) if known else value
 
 
-def _put_in(expr: Expr, known: dict[sympy.Symbol, Expr], done: dict[int, Expr]) -> Expr:
+def _put_in(expr: Expr, known: dict[sympy.Symbol, Expr]) -> Expr:
     """The expression with what the symbols stand for in their places."""
-    found = done.get(id(expr))
-    if found is not None:
-        return found
-    indices = [arg for arg in expr.args if isinstance(arg, sympy.Expr)]
-    told = any(index.free_symbols & known.keys() for index in indices)
-    if expr.op == "index" and told:
-        result = cast(_computed(expr.args[0], known), expr.type)
-    elif expr.op in ("load", "load_at") and told:
-        buffer, base, *more = expr.args
+    done: dict[int, Expr] = {}
+
+    def other(one: Expr) -> Expr | None:
+        indices = [arg for arg in one.args if isinstance(arg, sympy.Expr)]
+        if one.op not in ("index", "load", "load_at") or not any(i.free_symbols & known.keys() for i in indices):
+            return None
+        if one.op == "index":
+            return cast(_computed(one.args[0], known), one.type)
+        buffer, base, *more = one.args
         base, parts = _apart(base, known)
         if more:
             stride, place = more
             if stride.free_symbols & known.keys():
                 raise NoDraft("a stride depends on a computed place")
-            parts.append((_put_in(place, known, done), stride))
+            parts.append((put(place, other, done), stride))
         place, stride = together(parts)
-        result = make("load_at", buffer, base, stride, place, type=expr.type)
-    else:
-        args = [_put_in(arg, known, done) if isinstance(arg, Expr) else arg for arg in expr.args]
-        same = all(new is old for new, old in zip(args, expr.args, strict=True))
-        result = expr if same else make(expr.op, *args, type=expr.type)
-    done[id(expr)] = result
-    return result
+        return make("load_at", buffer, base, stride, place, type=one.type)
+
+    return put(expr, other, done)
 
 
 def _apart(index: Index, known: dict[sympy.Symbol, Expr]) -> tuple[Index, list[tuple[Expr, Index]]]:
@@ -123,6 +120,13 @@ def together(parts: list[tuple[Expr, Index]]) -> tuple[Expr, Index]:
         times = sympy.cancel(own / stride)
         each.append(place if times == 1 else binary("mul", place, index_value(times)))
     return functools.reduce(lambda a, b: binary("add", a, b), each), stride
+
+
+def known_apart(at: Where, strides, base: Index = sympy.S.Zero) -> tuple[Index, list[tuple[Expr, Index]]]:
+    """(what is known of a place, the computed indices with their strides)."""
+    each = list(zip(at, strides, strict=True))
+    known = sympy.Add(base, *(index * stride for index, stride in each if not isinstance(index, Expr)))
+    return sympy.expand(known), [pair for pair in each if isinstance(pair[0], Expr)]
 
 
 def _counts(place: Value) -> bool:
@@ -244,15 +248,9 @@ def into(low: Lowering, base: Value, kind: str, shape, element, at, when=None) -
     type, strides = COMPUTED[base.dtype], made.strides
 
     def split(position: Position):
-        known, computed = sympy.S.Zero, []
-        for index, stride in zip(at(position), strides, strict=True):
-            if isinstance(index, Expr) and index.op == "index":
-                index = index.args[0]
-            if isinstance(index, Expr):
-                computed.append((index, stride))
-            else:
-                known += index * stride
-        return sympy.expand(known), computed or [(index_value(sympy.S.Zero), sympy.S.One)]
+        plain = [one.args[0] if isinstance(one, Expr) and one.op == "index" else one for one in at(position)]
+        known, computed = known_apart(plain, strides)
+        return known, computed or [(index_value(sympy.S.Zero), sympy.S.One)]
 
     order = program.next_order()
     program.definitions.append(Definition(
@@ -359,15 +357,19 @@ def _seen_through(before, low: Lowering, a, *more, **keywords):
     return _scattered(low, replace(a.scatter, now=before(low, a.scatter.now, *more, **keywords)))
 
 
+def begin_of(a: Value, dim: int, start) -> Index:
+    """Where a slice of an axis begins."""
+    first = sympy.sympify(0 if start is None else start)
+    return a.shape[dim] + first if first.is_Integer and first < 0 else first
+
+
 def _narrowed(before, low: Lowering, a: Value, dim=0, start=None, end=None, step=1):
     """A slice of what was scattered into a concatenation, where it is one of its parts: what goes elsewhere is not written."""
     scatter = a.scatter
     if scatter is None or not isinstance(scatter.now, Value):
         return _piece_of(low, a, dim, start, step) or before(low, a, dim, start, end, step)
     dim %= len(a.shape)
-    first = sympy.sympify(0 if start is None else start)
-    first = a.shape[dim] + first if first.is_Integer and first < 0 else first
-    size = low.shape[dim]
+    first, size = begin_of(a, dim, start), low.shape[dim]
     if scatter.now is not scatter.base or step != 1:
         return _scattered(low, replace(scatter, now=before(low, scatter.now, dim, start, end, step)))
     part = before(low, scatter.base, dim, start, end, step)
@@ -400,9 +402,7 @@ def _piece_of(low: Lowering, a: Value, dim, start, step) -> Value | None:
     """A slice of a concatenation that is one of its parts."""
     if low.program.settles or not a.shape or a.buffer is not None or step != 1:
         return None
-    first = sympy.sympify(0 if start is None else start)
-    if first.is_Integer and first < 0:
-        first = a.shape[dim % len(a.shape)] + first
+    first = begin_of(a, dim % len(a.shape), start)
     for piece in a.pieces:
         same = len(piece.value.shape) == len(a.shape) and piece.axis == dim % len(a.shape)
         if same and piece.start == first and piece.value.shape == low.shape:

@@ -84,12 +84,11 @@ def _check_version(at: str, dtype: str, version: ScheduleVersion, device: str, p
     wanted = len(program.kernels)
     _require(len(version.kernels) == wanted, f"{at}.kernels", f"must have {wanted} kernels, as the program has")
     for number, (plan, kernel) in enumerate(zip(version.kernels, program.kernels, strict=True)):
-        members = tuple(dict.fromkeys(member.definition.origin for member in kernel.members))
         where = f"{at}.{number}"
         _require(
-            plan.members == members,
+            plan.members == kernel.origins,
             f"{where}.members",
-            f"must be {', '.join(members)}: kernels cannot be cut otherwise yet",
+            f"must be {', '.join(kernel.origins)}: kernels cannot be cut otherwise yet",
         )
         _check_kernel(where, plan, program, kernel, version, device)
 

@@ -24,7 +24,7 @@ from compiler.draft.expressions import (
 from compiler.draft.index import number
 from compiler.draft.lowering import LOWERINGS, Lowering, extend, lowers, plain
 from compiler.draft.tensors import Definition, NoDraft, Position, Value
-from compiler.indexing import into, is_kept
+from compiler.indexing import begin_of, into, is_kept
 from compiler.selects import MOST_SELECTED
 
 # ------------------------------------------------------------------------------------------ sorts
@@ -250,8 +250,7 @@ def _slice_scatter(low: Lowering, a: Value, source: Value, dim=0, start=None, en
     dim %= len(a.shape)
     if step != 1:
         return None
-    first = sympy.sympify(0 if start is None else start)
-    first = a.shape[dim] + first if first.is_Integer and first < 0 else first
+    first = begin_of(a, dim, start)
 
     def element(position: Position) -> Expr:
         place = index_value(position[dim])

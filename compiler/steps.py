@@ -18,6 +18,7 @@ import torch
 
 from compiler.draft.expressions import COMPUTED, Expr, cast, loads_of, make, put
 from compiler.draft.index import Index, flatten, joined, product, unflatten
+from compiler.draft.loops import _names, indices_written
 from compiler.draft.lowering import Lowering, lowers
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition, NoDraft, Value
@@ -164,10 +165,6 @@ def rewritten(text: str) -> str:
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def _names(node: ast.AST, kind: type) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, kind)}
-
-
 def _loop(loop: ast.For, known: set[str], later: set[str]) -> list[ast.stmt] | None:
     """The loop as a function of a step and a call; None where it may not be one. `known`: names before it; `later`: read behind it."""
     plain = (
@@ -188,10 +185,7 @@ def _loop(loop: ast.For, known: set[str], later: set[str]) -> list[ast.stmt] | N
         if isinstance(value, ast.Call) and ast.unparse(value.func).endswith(".append"):
             name, row = ast.unparse(value.func)[: -len(".append")], value.args[0]
         elif isinstance(statement, ast.Assign) and isinstance(target := statement.targets[0], ast.Subscript):
-            places = [
-                ast.unparse(one)
-                for one in (target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice])
-            ]
+            places = indices_written(target)
             if step not in places or any(place not in (":", step) for place in places):
                 return None
             name, axis, row = ast.unparse(target.value), places.index(step), statement.value

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from compiler.codegen.text import BITS, Text, Window, _factor
+from compiler.codegen.text import Text, Window, _factor
 from compiler.codegen.windows import sought_of
 from compiler.draft.expressions import Expr, loads_of
 from compiler.draft.partition import ROW
-from compiler.draft.printing import Scope, Statements, _bare
+from compiler.draft.printing import INFIX, Scope, Statements, _bare
 from compiler.draft.tensors import Buffer
 
 
 class Printer(Statements):
     """Statements of one level that know what the levels around them have named."""
+
+    infix = INFIX | {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_right": ">>", "shift_left": "<<"}
 
     def __init__(self, of: Text, scope: Scope, roots: list[Expr], lanes: dict[Window, str]) -> None:
         self.of, self.lanes = of, lanes
@@ -105,8 +107,6 @@ class Printer(Statements):
 
     def _operation(self, expr: Expr, parts: list[str]) -> str:
         op = expr.op
-        if op in BITS:
-            return f"({parts[0]} {BITS[op]} {parts[1]})"
         if op in ("floor_quotient", "floor_remainder"):
             return f"{op}<{expr.type}>({_bare(parts[0])}, {_bare(parts[1])})"
         return self.of.operation(expr, parts) or super()._operation(expr, parts)

@@ -15,7 +15,7 @@ import torch
 from compiler.codegen import windows
 from compiler.codegen.windows import Window
 from compiler.draft.accumulators import JOINS, identity, step
-from compiler.draft.expressions import COMPUTED, COST, Expr, constant, loads_of, make, walk
+from compiler.draft.expressions import COMPUTED, COST, Expr, constant, loads_of, make, replace_indices, walk
 from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Member
@@ -25,7 +25,6 @@ from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import WARP
 
 HALVES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float8_e4m3fn: "__nv_fp8_e4m3"}
-BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^", "shift_right": ">>", "shift_left": "<<"}
 FOLD_OF = {**JOINS, "log_add": "log_add(a, b)"}
 
 MOST_STAGED = 256
@@ -123,19 +122,8 @@ class Text:
 
     def in_lines(self, expr: Expr) -> Expr:
         """The expression with its places told by lines."""
-        found = self._placed.get(id(expr))
-        if found is None:
-            args = [
-                self.in_lines(arg)
-                if isinstance(arg, Expr)
-                else self.placed(arg)
-                if isinstance(arg, sympy.Expr)
-                else arg
-                for arg in expr.args
-            ]
-            same = all(new is old for new, old in zip(args, expr.args, strict=True))
-            found = self._placed[id(expr)] = expr if same else make(expr.op, *args, type=expr.type)
-            self._placed[id(found)] = found
+        found = replace_indices(expr, self.placed, self._placed)
+        self._placed[id(found)] = found
         return found
 
     def placed(self, index: Index) -> Index:

@@ -10,7 +10,7 @@ import sympy
 
 from .accumulators import JOINS, PARTS, UPDATES, accumulator_type, cast_to, identity, is_struct, step
 from .block_groups import BlockGroup, group_of
-from .expressions import COMPUTED, loads_of, walk
+from .expressions import COMPUTED, Expr, loads_of, walk
 from .index import Index, divisions_in, flatten
 from .interface import HALVES, Interface
 from .kept import Kept, kept_of
@@ -242,14 +242,17 @@ class Emitter(Interface):
             for other in self.kernel.members
             for load in loads_of([other.value])
         )
-        if needed and not text.isidentifier():
-            name = self.name("v")
-            scope.line(f"const {member.value.type} {name} = {_bare(text)};")
-            text = name
         if needed:
-            self.registers[out] = text
+            self.registers[out] = text = self._named(scope, member.value, text)
         if out in self.stored:
             scope.line(self.element(statements, out, member.places[0], text))
+
+    def _named(self, scope: Scope, value: Expr, text: str) -> str:
+        if text.isidentifier():
+            return text
+        name = self.name("v")
+        scope.line(f"const {value.type} {name} = {_bare(text)};")
+        return name
 
     def element(self, statements: Statements, out: Buffer, index: Index, text: str) -> str:
         """Where that element goes: into memory, or the pack that will."""
@@ -374,11 +377,7 @@ class Emitter(Interface):
         for member in members:
             text = statements.text(member.value)
             out = member.definition.outs[0]
-            if not text.isidentifier():
-                name = self.name("v")
-                top.line(f"const {member.value.type} {name} = {_bare(text)};")
-                text = name
-            self.registers[out] = text
+            self.registers[out] = self._named(top, member.value, text)
             self._store_row(top, member)
 
     def _store_row(self, top: Scope, member: Member) -> None:

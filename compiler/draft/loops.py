@@ -108,6 +108,10 @@ def _names(node: ast.AST | list[ast.stmt], kind: type) -> set[str]:
     return {n.id for one in nodes for n in ast.walk(one) if isinstance(n, ast.Name) and isinstance(n.ctx, kind)}
 
 
+def indices_written(node: ast.Subscript) -> list[str]:
+    return [ast.unparse(one) for one in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
+
+
 class _Split:
     """Forward's loop at `place` of its body as a step and what calls it."""
 
@@ -274,7 +278,7 @@ class _Hoist(ast.NodeTransformer):
 
     def _in_one_piece(self, node: ast.Subscript) -> str:
         """`x[:, t]` as a slice of a copy that has the steps in front, "" where it is none."""
-        parts = [ast.unparse(one) for one in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
+        parts = indices_written(node)
         axis = next((axis for axis, part in enumerate(parts) if part in self.targets), 0)
         if (
             not axis

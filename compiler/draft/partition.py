@@ -94,6 +94,11 @@ class Kernel:
     def roots(self) -> list[Expr]:
         return [root for member in self.members for root in member.roots]
 
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The operators of its members, in their order."""
+        return tuple(dict.fromkeys(member.definition.origin for member in self.members))
+
 
 class Partition:
     """Steps of a forward pass in order: kernels and calls of torch."""
@@ -434,5 +439,4 @@ def libraries_of(partition: Partition) -> list[str]:
 
 
 def kernel_name(kernel: Kernel) -> str:
-    origins = list(dict.fromkeys(member.definition.origin for member in kernel.members))
-    return "own_" + "_".join(origins[:3])
+    return "own_" + "_".join(kernel.origins[:3])

@@ -118,6 +118,8 @@ class Scope:
 class Statements:
     """Prints the expressions of one block: what is used twice gets a name, what may not be computed stays in its branch."""
 
+    infix = INFIX
+
     def __init__(self, scope: Scope, roots: list[Expr], names: dict[Index, str], namer, reader) -> None:
         self.top, self.index_names, self.namer, self.reader = scope, names, namer, reader
         self.uses: Counter[int] = Counter()
@@ -203,8 +205,8 @@ class Statements:
 
     def _operation(self, expr: Expr, parts: list[str]) -> str:
         op, type = expr.op, expr.type
-        if op in INFIX:
-            return f"({parts[0]} {INFIX[op]} {parts[1]})"
+        if op in self.infix:
+            return f"({parts[0]} {self.infix[op]} {parts[1]})"
         if op in CALLS:
             name = CALLS[op] + ("f" if expr.args[0].type == "float" else "")
             return f"{name}({', '.join(map(_bare, parts))})"

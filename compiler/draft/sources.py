@@ -79,10 +79,9 @@ def _tile_emitter(kernel: Kernel, partition: Partition, device: str) -> TileEmit
 
 def _summary(kernel: Kernel) -> str:
     """Its operators in order and the space of its loops."""
-    operators = list(dict.fromkeys(member.definition.origin for member in kernel.members))
     inner = " x ".join(index_text(end) for _, end in kernel.inner)
     space = f"{index_text(kernel.rows)} rows of {inner}" if inner else f"{index_text(kernel.rows)} elements"
-    return f"{', '.join(operators)}: {space}"
+    return f"{', '.join(kernel.origins)}: {space}"
 
 
 def _tiles(kernel: Kernel, tiles: TileEmitter, summary: str) -> str:
