@@ -104,7 +104,7 @@ class StreamRing:
             "        const int place = asked_at + one * kTeams + team, slot = stage * kAtOnce + one;", *indent([*at_key, *taken], 2),
             "        taken = is_one ? taken | 1u << slot : taken & ~(1u << slot);", "        if (is_one) {", "            fetch(place, slot);", "        }",
             "    }", "    __pipeline_commit();", "};",
-            "for (int stage = 0; stage < kStages - 1; ++stage) {", "    ask(stage * kTeams * kAtOnce, stage);", "}",
+            "for (int stage = 0; stage < kStages; ++stage) {", "    ask(stage * kTeams * kAtOnce, stage);", "}",
         ]  # fmt: skip
 
     def loop(self, body: list[str]) -> list[str]:
@@ -115,8 +115,7 @@ class StreamRing:
         ]  # fmt: skip
         return [
             "for (int from = 0, stage = 0; from < stream_span; from += kTeams * kAtOnce, stage = (stage + 1) % kStages) {",
-            "    ask(from + (kStages - 1) * kTeams * kAtOnce, (stage + kStages - 1) % kStages);", "    __pipeline_wait_prior(kStages - 1);",
-            *indent(each, 1), "}",
+            "    __pipeline_wait_prior(kStages - 1);", *indent(each, 1), "    ask(from + kStages * kTeams * kAtOnce, stage);", "}",
         ]  # fmt: skip
 
     def now(self) -> list[str]:

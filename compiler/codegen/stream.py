@@ -16,6 +16,7 @@ from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
+from compiler.codegen.stream_softmax import has_own_softmax, joined_softmax, own_softmax
 from compiler.codegen.stream_tiles import (
     LEAST_GROUP,
     packs_of,
@@ -160,6 +161,7 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
         f"[[maybe_unused]] unsigned char* const stream_ring = reinterpret_cast<unsigned char*>(scores + Group * ((stream_span > 8 * {kernel.columns} ? stream_span : 8 * {kernel.columns}) + kStreamGap));",
         "const int stream_row = stream_span + kStreamGap;",
         f"__shared__ float partial[{folds}][kWarps], folded[{folds}][Group];",
+        *(["__shared__ float own[2][Group], shares[kMostParts][Group];"] if has_own_softmax(kernel) else []),
         "const int stream_parts = blocks_of_cluster<Split>(), stream_part = blockIdx.x % stream_parts;",
         f"const {wide} group_blocks = ({group} + Group - 1) / Group;",
         *([f"const {wide} {unit} = blockIdx.x / stream_parts / group_blocks;"] if unit else []),
@@ -220,8 +222,12 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     skips = kernel.masked is not None and not program.spec.nans
     top.lines += indent(value_ring.lines(wide, at_key, value_before, wanted(skips)), 1)
 
-    # Reductions over the keys, of the block's and then of the cluster's.
-    for number, fold in enumerate(kernel.folds):
+    # Reductions over the keys, of the block's and then of the cluster's; or what a softmax is of the block's alone.
+    apart = has_own_softmax(kernel)
+    if apart:
+        score = lines.printed(leaf(kernel.folds[0].value), 0)
+        top.lines += indent(own_softmax(text, at_member, at_key, f"{kernel.key} < {keys}", score), 1)
+    for number, fold in enumerate(() if apart else kernel.folds):
         before, value = lines.printed(leaf(fold.value), 0)
         held = f"partial[{number}]"
         top.lines += indent([
@@ -242,7 +248,7 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
 
     # Weights take the scores' place.
     before, value = lines.printed(leaf(kernel.weight), 0)
-    top.lines += indent([
+    top.lines += [] if apart else indent([
         "__syncthreads();", "{", "    const int member_at = warp % Group;", *indent(at_member, 1),
         "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {", *indent(at_key, 2),
         "        float& held = scores[member_at * stream_row + place];", "        [[maybe_unused]] const float score = held;", "        float weight = 0.0f;",
@@ -287,7 +293,7 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     top.lines += indent([
         *left, "__syncthreads();", f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", "    float sum = scores[at];",
         "    for (int other = 1; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at];", "    }", "    scores[at] = sum;",
-        "}", "meet_in_cluster<Split>();",
+        "}", "meet_in_cluster<Split>();", *(joined_softmax(text, kernel) if apart else []),
     ], 1)  # fmt: skip
     each, once = _stores(text, kernel, stores, values)
     top.lines += indent([
@@ -295,7 +301,7 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
         f"    [[maybe_unused]] const int member_at = at / {kernel.columns}, {kernel.column} = at % {kernel.columns};",
         f"    if (group_first + member_at < {group}) {{", "        float sum = 0.0f;", "        #pragma unroll",
         "        for (int other = 0; other < kMostParts; ++other) {", "            if (other < stream_parts) {",
-        "                sum += of_block<Split>(scores, other)[at];", "            }", "        }", *indent([*at_member, *each], 2), "    }", "}",
+        f"                sum += of_block<Split>(scores, other)[at]{' * shares[other][member_at]' if apart else ''};", "            }", "        }", *indent([*at_member, *each], 2), "    }", "}",
     ], 1)  # fmt: skip
     if once:
         top.lines += indent([

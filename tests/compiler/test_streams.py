@@ -48,6 +48,21 @@ FORMS = {
     out = (torch.einsum("skgt,stkd->skgd", weight, v) / total).reshape(seqs, -1, 32)
     lse = (most + torch.log(total)).reshape(seqs, -1)
 """,
+    "shares after the sum, a softmax to each block": """\
+    seqs, kv_heads = query.shape[0], keys.shape[2]
+    q = query.view(seqs, kv_heads, -1, 64)
+    k = keys[pages_of.long()].flatten(1, 2)
+    v = values[pages_of.long()].flatten(1, 2)
+    scores = (q[:, None] * k[:, :, :, None]).sum(-1).permute(0, 2, 3, 1) * scale
+    scores = 5 * torch.tanh(scores / 5)
+    there = torch.arange(k.shape[1]) < lengths[:, None] - 1
+    scores = torch.where(there[:, None, None], scores, float("-inf"))
+    most = scores.amax(-1, keepdim=True)
+    weight = torch.exp(scores - most)
+    total = weight.sum(-1, keepdim=True)
+    out = (torch.einsum("skgt,stkd->skgd", weight, v) / total).reshape(seqs, -1, 32)
+    lse = (most + torch.log(total)).reshape(seqs, -1)
+""",
 }
 
 
@@ -59,6 +74,7 @@ def test_keys_and_values_stream_by_once_for_all_queries_of_a_head(form, tmp_path
     assert isinstance(kernel, StreamKernel) and str(kernel.group) == "heads_kv_heads" and kernel.masked is not None
     check(program, reference)
     text = source(SPEC, reference)
+    assert ("shares[kMostParts]" in text) == ("each block" in form)
     assert re.search(r"bring\(&key_pack_\w+\[.*\], keys \+ ", text) and re.search(
         r"bring\(&value_pack_\w+\[.*\], values \+ ", text
     )
@@ -77,9 +93,11 @@ MANY = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("fill", ["-1e30", 'float("-inf")'])
 @pytest.mark.parametrize("form", MANY)
-def test_tensor_cores_take_the_queries_of_a_group(form, tmp_path):
-    """Groups of 8, 7, 5 and 1; keys that no stage divides; a row that is masked whole, whose values are all read."""
+def test_tensor_cores_take_the_queries_of_a_group(form, fill, tmp_path):
+    """Groups of 8, 7, 5 and 1; keys that no stage divides; a row that is masked whole, whose values are all read. Where what is masked has no
+    weight beside anything, blocks of a cluster have a softmax each."""
     dtype, depths, columns, scored = MANY[form]
     spec = made(
         [
@@ -98,11 +116,11 @@ def test_tensor_cores_take_the_queries_of_a_group(form, tmp_path):
 def reference(query, keys, values, lengths, scale):
     seqs, kv_heads = keys.shape[:2]
 {scored}    behind = torch.arange(keys.shape[2]) >= (lengths[:, None] - 2) * 40
-    weights = torch.softmax(scores.masked_fill(behind[:, None, None], -1e30), -1)
+    weights = torch.softmax(scores.masked_fill(behind[:, None, None], {fill}), -1)
     return {{"out": torch.einsum("skgt,sktd->skgd", weights, values.to(weights.dtype)).reshape(seqs, -1, {columns})}}
 """
     text = source(spec, reference)
-    assert "_tiles<1, 8>" in text and "multiply_halves" in text
+    assert "_tiles<1, 8>" in text and "multiply_halves" in text and ("shares[kMostParts]" in text) == ("inf" in fill)
     check_text(
         folder_of(tmp_path, spec, reference),
         text,
