@@ -234,6 +234,10 @@ class PythonRequestLoop(native.RequestLoop):
     def load(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         if self.torch is None:
             self.warm(message, fds)
+        if not self.candidate:
+            self.switches = self.switches_before = read_switches()
+            self.kept = {}
+            self.graphs: list[Any] = []
         torch, self.folder = self.torch, message["path"]
         if self.gpu and "company" in message:  # who only answers what is right is not timed
             self.neighbours = ctypes.CDLL(message["company"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
@@ -260,6 +264,17 @@ class PythonRequestLoop(native.RequestLoop):
         self.static, self.last = False, list[Any]()
         self.rounding = native.rounding_control()
         return {"found": getattr(self.form, "found", None) or dict.fromkeys(message["symbols"], message["entry"])}
+
+    def unloaded(self) -> dict[str, Any]:
+        """With torch's switches as it came, which a reference sets for its whole process."""
+        more: dict[str, Any] = {"form": None, "copier": None, "static": False, "last": [], "kept": {}, "graphs": []}
+        return {**super().unloaded(), **more, "switches": self.switches_before}
+
+    def swap(self, state: dict[str, Any]) -> dict[str, Any]:
+        now = read_switches()
+        before = super().swap(state)
+        set_switches(self.switches)
+        return {**before, "switches": now}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         if message.get("constructed"):
@@ -298,7 +313,7 @@ class PythonRequestLoop(native.RequestLoop):
             stateful, in_a_row = getattr(form, "stateful", False), message.get("in_a_row", 0)
             for _ in range(message.get("repeat", 1)):
                 for index, prepared in enumerate([*calls[:1] * (in_a_row - 1), *calls]):
-                    with self.stream(0 if stateful else index % 2), otherwise:
+                    with self.stream(0 if stateful or message.get("in_turn") else index % 2), otherwise:
                         more = {"goes_on": True} if stateful and index and in_a_row else {}
                         if beside is not None and more:
                             beside.launch(prepared)  # what it leaves in the outputs is overwritten
@@ -445,9 +460,7 @@ class PythonRequestLoop(native.RequestLoop):
     def forget(self) -> None:
         super().forget()
         self.kept = {}
-        self.graphs: list[
-            Any
-        ] = []  # torch frees a graph with its last reference, and must not while it captures another
+        self.graphs = []  # torch frees a graph with its last reference, and must not while it captures another
 
     def settle(self, what: str) -> None:
         if self.gpu:
@@ -501,8 +514,27 @@ class PythonRequestLoop(native.RequestLoop):
             message, fds = native.receive(self.channel)
             if message is None:
                 return
+            self.choose(message.get("candidate", 0))
             answer = self.respond(requests[message["op"]], message, fds)
             native.send(self.channel, native.make_refusal(getattr(self, "cuda", None), message["op"], answer))
+
+
+def read_switches() -> tuple[Any, bool, bool, bool]:
+    import torch
+
+    backends = torch.backends
+    return (
+        torch.get_default_dtype(), backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32, backends.cudnn.enabled,
+    )  # fmt: skip
+
+
+def set_switches(switches: tuple[Any, bool, bool, bool]) -> None:
+    import torch
+
+    dtype, convolutions, products, cudnn = switches
+    torch.set_default_dtype(dtype)
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
+    torch.backends.cudnn.enabled = cudnn
 
 
 class NotInPlace(Exception):

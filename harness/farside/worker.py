@@ -233,12 +233,6 @@ class Neighbours:
         self.library.company_consume(ctypes.byref(outputs), self.address("digests", slot), neighbour, stream)
 
 
-UNLOADED: dict[str, Any] = {
-    "symbols": {}, "programmatic": ctypes.c_int(), "rounding": b"", "planned": None, "whole": None,
-}  # fmt: skip
-"""What a request loop has of each candidate, before it is loaded."""
-
-
 class RequestLoop:
     REQUESTS = ("enter", "warm", "load", "map", "unmap", "call", "plan", "host", "time")
     """Requests, by the names of the methods that answer them."""
@@ -300,9 +294,18 @@ class RequestLoop:
     def choose(self, candidate: int) -> None:
         """Have at hand what is that candidate's, or nothing yet."""
         if candidate != self.candidate:
-            self.others[self.candidate] = {name: getattr(self, name) for name in UNLOADED}
-            self.__dict__.update(self.others.pop(candidate, {**UNLOADED, "symbols": {}}))
+            self.others[self.candidate] = self.swap(self.others.pop(candidate, self.unloaded()))
             self.candidate = candidate
+
+    def unloaded(self) -> dict[str, Any]:
+        """What there is of each candidate by itself, before it is loaded."""
+        return {"symbols": {}, "programmatic": ctypes.c_int(), "rounding": b"", "planned": None, "whole": None}
+
+    def swap(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Have this state at hand; what was before in its place."""
+        before = {name: getattr(self, name) for name in state}
+        self.__dict__.update(state)
+        return before
 
     def map(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         self.unmap(message, fds)
@@ -329,7 +332,7 @@ class RequestLoop:
         return {}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Call once for each argument list, or `repeat` times, on alternating streams, without waiting in between."""
+        """Call once for each argument list, or `repeat` times, without waiting in between: on alternating streams, or on one, `in_turn`."""
         function = self.symbols[message["dtype"]]
         if message.get("fence"):
             self.call_fenced(function, message["calls"][0], message["fence"])
@@ -344,7 +347,7 @@ class RequestLoop:
         for _ in range(repeat):
             for index, prepared in enumerate(calls):
                 if self.cuda:
-                    function(*prepared, self.cuda.streams[index % 2])
+                    function(*prepared, self.cuda.streams[0 if message.get("in_turn") else index % 2])
                 else:
                     function(*prepared)
         if self.cuda:

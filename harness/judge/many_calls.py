@@ -26,7 +26,7 @@ LONG, LONG_S = (1 << 16) + 1, 0.3
 LOOKED_AT, LOOKS_S = 128, 0.4
 """Calls of each small workload that are looked at one by one, and seconds that they may take."""
 TOGETHER = 16
-"""So many of them are one request on a CPU, where they follow each other, each with outputs of its own: a request takes as long as dozens of calls."""
+"""So many of them are one request, in which they follow each other, each with outputs of its own: a request takes as long as dozens of calls."""
 LEAK_LEAST, LEAK_A_CALL = 64 << 20, 16 << 10
 """Bytes that a process may take in all, and for each call, while it makes many calls."""
 LEAK_SERIES, LEAK_ALIKE = {"cuda": 3, "cpu": 2}, 1.25
@@ -78,14 +78,14 @@ def _look_at_each(session: EvaluationSession, worker: Worker, case: Case) -> Ite
     that were checked is right; else it is checked, for LOOKS_S at the most."""
     import torch
 
-    few = session.device == "cuda" or session.moved_bytes(case.workload) > SMALL_BYTES
+    few = session.moved_bytes(case.workload) > SMALL_BYTES
     bench = map_buffers(session, worker, case.workload, 1 if few else min(TOGETHER, LOOKED_AT))
     slots = range(bench.layout.slots)
     checked, done, began = dict[str, torch.Tensor](), 0, time.perf_counter()
     while done < LOOKED_AT and (done < 2 or time.perf_counter() - began < LOOKS_S):
         for slot in slots:
             bench.write(slot, case.inputs)
-        worker.request(bench.message(len(slots)), timeout_s=session.patience_s(case.workload))
+        worker.request(bench.message(len(slots), in_turn=True), timeout_s=session.patience_s(case.workload))
         for slot in slots:
             now = {name: values.contiguous().view(torch.uint8) for name, values in bench.outputs(slot).items()}
             done += 1

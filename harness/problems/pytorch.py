@@ -53,6 +53,8 @@ DESCRIBE_S = 300.0
 SLOW_S = 10.0
 """After which it is said that this takes long, and what to do."""
 REFERENCE_S = 300.0
+SHARED_ON = ("cuda",)
+"""Devices on which the references of a problem share a process."""
 LATE_STEPS = 100
 """Calls of Model, and less than so many more, behind which the last of the states that are drawn is, the others behind 0, 1, 2: what
 warms up is warm by then."""
@@ -107,6 +109,19 @@ class ProblemWorker(PythonWorker):
 
     def _entry(self) -> dict[str, Any]:
         return {**super()._entry(), "problem": self.problem}
+
+
+class SecondReference(ProblemWorker):
+    """Model in other precision, in the process of the first reference: both are the problem's own, and are called in turn."""
+
+    def __init__(self, first: ProblemWorker, spec: Spec, artefact: Path, problem: dict[str, Any]) -> None:
+        """Raises WorkerFailure where it cannot load: then both end."""
+        self.__dict__.update(vars(first))
+        self.number, self.spec, self.problem = next(self.siblings), spec, problem
+        self._load(artefact, dict.fromkeys(spec.dtypes, (spec.entry_name,)), None)
+
+    def request(self, message: dict[str, Any], **how: Any) -> dict:
+        return super().request({**message, "candidate": self.number}, **how)
 
 
 @dataclass(frozen=True)
@@ -344,6 +359,8 @@ class Box:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.workers: dict[str, ProblemWorker] = {}
+        self.apart = False
+        """Whether each reference has a process of its own, since one has failed where they shared it."""
         self.rounding: dict[str, Any] | None = None
         """Arguments by which references in fp64 round (rounding.Rounding); None for no other rounding."""
         self.mode = ""
@@ -399,10 +416,7 @@ class Box:
         if on == "cuda":
             devices.give_back_memory()
         if worker is None or not worker.alive:
-            fork_server = get_fork_server(on, libraries=True)
-            worker = self.workers[name] = ProblemWorker(
-                fork_server, spec, device=on, artefact=problem.folder, problem=asked
-            )
+            worker = self.workers[name] = self._started(spec, problem.folder, asked, on)
         buffers = self.arenas.get(name)
         if buffers is None or buffers.size < layout.size:
             if buffers is not None:
@@ -422,6 +436,16 @@ class Box:
             raise KernelError(f"{problem.spec.name}: Model has no such weights")
         return {tensor.name: layout.view(buffers, tensor)[0].clone() for tensor in spec.outputs}
 
+    def _started(self, spec: Spec, artefact: Path, asked: dict[str, Any], on: str) -> ProblemWorker:
+        """On a GPU references share a process, where Model can be loaded twice in one: CUDA's start takes longer."""
+        first = next((one for one in self.workers.values() if one.alive and one.problem["role"] == "reference"), None)
+        if first is not None and asked["role"] == "reference" and on in SHARED_ON and not self.apart:
+            try:
+                return SecondReference(first, spec, artefact, asked)
+            except WorkerFailure:  # it registers an operator, say, or there is no memory for two
+                self.apart = True
+        return ProblemWorker(get_fork_server(on, libraries=True), spec, device=on, artefact=artefact, problem=asked)
+
     def reference(
         self, problem: Problem, given: dict[str, torch.Tensor], axes: dict[str, int], *, exact: bool
     ) -> dict[str, torch.Tensor]:
@@ -440,9 +464,12 @@ class Box:
             try:
                 return self.call(name, problem, spec, workload, asked, given, self.device)
             except WorkerFailure as fault:
-                if fault.outcome is not Outcome.OUT_OF_RESOURCES:
+                shared = any(isinstance(one, SecondReference) for one in self.workers.values())
+                if fault.outcome is Outcome.OUT_OF_RESOURCES:
+                    self._make_room(name)
+                elif not shared:
                     raise
-                self._make_room(name)
+                self.apart = self.apart or shared
                 return self.call(name, problem, spec, workload, asked, given, self.device)
         except WorkerFailure as fault:
             at = " ".join(f"{axis}={size}" for axis, size in axes.items())
