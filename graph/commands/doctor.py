@@ -107,7 +107,7 @@ def _device() -> Iterator[Diagnosis]:
 def _tools() -> Iterator[Diagnosis]:
     from harness import device
     from harness.backends import cpu, cuda
-    from harness.probes import ncu
+    from harness.probes import hot_loop, ncu
     from harness.tools import sanitizer
 
     why = cpu.why_unavailable()
@@ -115,6 +115,9 @@ def _tools() -> Iterator[Diagnosis]:
     why = cuda.why_unavailable()
     nvcc = "" if why else _told(cuda.nvcc(), "--version").strip().split("\n")[-1]
     yield Diagnosis("nvcc", "note" if why else "ok", f"{why}: CUDA sources cannot be built" if why else nvcc)
+    lacking = hot_loop.why_not_counted() if platform.machine() == "x86_64" else "x86-64 only"
+    said = f"cannot be read ({lacking}): a CPU source's profile has samples, but no cycles and no cache misses"
+    yield Diagnosis("counters", "note" if lacking else "ok", said if lacking else "cycles and cache misses of the CPU")
     if device.choose("auto")[0] != "cuda":
         return
     profiler = ncu.find()

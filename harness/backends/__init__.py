@@ -35,6 +35,7 @@ import pkgutil
 import re
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -309,16 +310,23 @@ killed."""
 
 
 def run_boxed(
-    command: list[str], scratch: Path, readable: list[str], timeout_s: float, *, memory_bytes: int = COMPILER_BYTES
+    command: list[str],
+    scratch: Path,
+    readable: list[str],
+    timeout_s: float,
+    *,
+    memory_bytes: int = COMPILER_BYTES,
+    outside: Sequence[str] = (),
 ) -> tuple[int, str]:
-    """Run a compiler on hostile source: no network, nothing written outside `scratch`, the user's home out of sight.
+    """Run a compiler on hostile source: no network, nothing written outside `scratch`, the user's home out of sight. `outside`: a command of
+    ours that becomes the box's, whose words follow it.
 
     Returns (exit code, merged output, its middle left out where it is long). One that runs over `timeout_s`, takes more memory
     than it may or does not stop talking is killed with its children; exit code -1, and the last line says why.
     """
     limits = sandbox.ProcessLimits(memory_bytes=16 << 30, file_bytes=FILE_BYTES)
     process = subprocess.Popen(
-        sandbox.launch_command(command, scratch=str(scratch), readable=readable, limits=limits),
+        [*outside, *sandbox.launch_command(command, scratch=str(scratch), readable=readable, limits=limits)],
         cwd=scratch,
         env=sandbox.clean_environment(str(scratch)),
         stdin=subprocess.DEVNULL,

@@ -3,7 +3,8 @@
     python -I -S sampled.py CALLS.json SECONDS
 
 CALLS.json as harness/farside/standalone.py takes it, without CUDA, of one call; beside it lies sampler.so. Prints one line of JSON:
-{"calls", "seconds", "inside": {offset in the library: samples}, "outside": {library: samples}}. Standard library only.
+{"calls", "seconds", "inside": {offset in the library: samples}, "outside": {library: samples}, "counters": {event: count in these
+calls, or why it was not counted}}, events as harness/farside/counted.py opened them. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ class ValuePlace(ctypes.Structure):
     )
 
 
+def read_counters() -> dict[str, int | str]:
+    """What each event came to so far, in all threads; or why it is not counted."""
+    opened = json.loads(os.environ.get("COUNTERS", "{}"))
+    return {
+        name: int.from_bytes(os.read(at, 8), sys.byteorder) if isinstance(at, int) else str(at)
+        for name, at in opened.items()
+    }
+
+
 def main(path: Path, seconds: float) -> None:
     told, folder = json.loads(path.read_text()), path.parent
     sampler = ctypes.CDLL(str(folder / "sampler.so"))
@@ -51,22 +61,28 @@ def main(path: Path, seconds: float) -> None:
         arguments.append(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(held[-1]))))
     function(*arguments)  # its pages are there from now on
     places = (ctypes.c_uint64 * MOST)()
+    before = read_counters()
     calls, began = 0, time.monotonic()
     sampler.start(places, ctypes.c_int64(MOST))
     while (took := time.monotonic() - began) < seconds:
         function(*arguments)
         calls += 1
     count = min(int(sampler.stop()), MOST)
+    counters = {
+        name: so_far - earlier if isinstance(earlier := before[name], int) and isinstance(so_far, int) else so_far
+        for name, so_far in read_counters().items()
+    }
     inside, outside, libc = Counter[int](), Counter[str](), ctypes.CDLL(None)
     own = ValuePlace()
     libc.dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(own))
     for address in places[:count]:
-        found = ValuePlace()
-        if libc.dladdr(ctypes.c_void_p(address), ctypes.byref(found)) and found.base == own.base:
+        place = ValuePlace()
+        if libc.dladdr(ctypes.c_void_p(address), ctypes.byref(place)) and place.base == own.base:
             inside[address - own.base] += 1
         else:
-            outside[Path((found.file or b"?").decode(errors="replace")).name] += 1
-    print(json.dumps({"calls": calls, "seconds": took, "inside": inside, "outside": outside}), flush=True)
+            outside[Path((place.file or b"?").decode(errors="replace")).name] += 1
+    found = {"calls": calls, "seconds": took, "inside": inside, "outside": outside, "counters": counters}
+    print(json.dumps(found), flush=True)
     os._exit(0)
 
 

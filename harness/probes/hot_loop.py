@@ -1,23 +1,27 @@
 """Where a CPU build spends its time: samples of a timer of our own while it is called at the largest workload, and the machine
 code of the loops that have most of them, with its vector width and how many chains of dependent operations run side by side.
 
-perf would say more where it may be used; it mostly may not in a container. Advises only: the candidate shares a process with the timer.
+Instructions, cycles and cache misses of the calls where the machine has counters that may be read, which virtual machines and containers
+mostly lack. Advises only: the candidate shares a process with the timer.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness import backends
 from harness.backends import run_boxed
+from harness.farside import counted
 from harness.judge import staging
 from harness.probes.assembly import mix, shorten_name
 from harness.records import Build, DeviceFacts
@@ -26,6 +30,8 @@ from kernels.spec import Spec, Workload
 NEEDS_CALLS = True
 DEVICE = "cpu"
 SAMPLER = Path(__file__).with_name("sampler.cpp")
+EVENTS = {"instructions": (0, 1), "cycles": (0, 0), "L1 data misses": (3, 1 << 16), "last-level cache misses": (0, 3)}
+"""Types and configs of perf_event_open(2): loads that missed L1, and what missed the last cache."""
 CALLING_S, BOX_S = 2.0, 30.0
 SHARE, MOST_LOOPS = 0.15, 2
 """Share of the hottest function's samples that a loop needs, and the number of loops shown (upper bound)."""
@@ -61,7 +67,9 @@ def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workl
         code, said = run_boxed(made, folder, ["/usr", str(SAMPLER)], BOX_S)
         if not code:
             command = [*staging.stage_on_cpu(spec, build, workloads[-1], folder), str(CALLING_S)]
-            code, said = run_boxed(command, folder, ["/usr"], BOX_S)
+            events = [f"{name}={kind}:{config}" for name, (kind, config) in EVENTS.items()]
+            outside = [sys.executable, "-I", "-S", str(Path(counted.__file__).absolute()), *events, "--"]
+            code, said = run_boxed(command, folder, ["/usr"], BOX_S, outside=outside)
         if code:
             return {"unavailable": f"it could not be sampled: {(said.strip().splitlines() or ['no word'])[-1][:200]}"}
         listing = ["objdump", "-d", "--demangle", "--no-show-raw-insn", "-j", ".text", "candidate.so"]
@@ -69,10 +77,32 @@ def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workl
     try:
         found = json.loads(said.strip().splitlines()[-1])
         inside = Counter({int(at): int(count) for at, count in found["inside"].items()})
-        outside = Counter({str(name): int(count) for name, count in found["outside"].items()})
+        elsewhere = Counter({str(name): int(count) for name, count in found["outside"].items()})
+        counters = describe_counters(found["counters"], int(found["calls"]))
     except (ValueError, LookupError, TypeError, AttributeError):  # the candidate wrote in its place
         return {"unavailable": "the samples cannot be read"}
-    return {"workload": workloads[-1].label} | summarise(text if not code else "", inside, outside)
+    return {"workload": workloads[-1].label} | counters | summarise(text if not code else "", inside, elsewhere)
+
+
+def why_not_counted() -> str:
+    """Why this machine's cache misses cannot be counted, one clause; "" where they can."""
+    found = counted.count(*EVENTS["last-level cache misses"])
+    if isinstance(found, str):
+        return found
+    os.close(found)
+    return ""
+
+
+def describe_counters(found: Mapping[str, int | str], calls: int) -> dict[str, str]:
+    """What the calls took by the machine's counters; why, where it has none."""
+    said = {
+        f"{name} a call": f"{count / max(calls, 1):,.0f}" for name, count in found.items() if isinstance(count, int)
+    }
+    if lacking := {name: str(why)[:80] for name, why in found.items() if not isinstance(why, int)}:
+        said["not counted"] = (
+            f"{', '.join(lacking)}: this machine's counters cannot be read ({next(iter(lacking.values()))})"
+        )
+    return said
 
 
 def summarise(listing: str, inside: Counter[int], outside: Counter[str]) -> dict[str, str]:
