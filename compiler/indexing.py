@@ -122,7 +122,7 @@ def together(parts: list[tuple[Expr, Index]]) -> tuple[Expr, Index]:
     return functools.reduce(lambda a, b: binary("add", a, b), each), stride
 
 
-def known_apart(at: Where, strides, base: Index = sympy.S.Zero) -> tuple[Index, list[tuple[Expr, Index]]]:
+def split_place(at: Where, strides, base: Index = sympy.S.Zero) -> tuple[Index, list[tuple[Expr, Index]]]:
     """(what is known of a place, the computed indices with their strides)."""
     each = list(zip(at, strides, strict=True))
     known = sympy.Add(base, *(index * stride for index, stride in each if not isinstance(index, Expr)))
@@ -249,7 +249,7 @@ def into(low: Lowering, base: Value, kind: str, shape, element, at, when=None) -
 
     def split(position: Position):
         plain = [one.args[0] if isinstance(one, Expr) and one.op == "index" else one for one in at(position)]
-        known, computed = known_apart(plain, strides)
+        known, computed = split_place(plain, strides)
         return known, computed or [(index_value(sympy.S.Zero), sympy.S.One)]
 
     order = program.next_order()

@@ -464,7 +464,7 @@ def _write_at(lowered: Lowered, scatter: Scatter, part: Value, within, buffer: B
     base, type = scatter.base, COMPUTED[buffer.dtype]
 
     def split(position) -> tuple[Index, list[tuple[Expr, Index]]]:
-        return indexing.known_apart(scatter.at(within(position)), base.strides, base.offset)
+        return indexing.split_place(scatter.at(within(position)), base.strides, base.offset)
 
     definition = Definition(
         lowered.next_order(), "map", part.shape, frozenset(), lambda position: cast(part.at(position), type), [buffer],

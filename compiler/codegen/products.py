@@ -11,7 +11,8 @@ from compiler.codegen.printer import print_lines
 from compiler.codegen.product_parts import OperandSide, batch_parameter, by_plan, plan_lines, put_eight
 from compiler.codegen.text import Text, element_type
 from compiler.cuda import CUDA
-from compiler.draft import hopper, tensor_cores
+from compiler.draft import hopper
+from compiler.draft.cuda import pieces, whole
 from compiler.draft.printing import indent, index_text
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram
@@ -27,11 +28,11 @@ def preludes(texts: str) -> list[str]:
     )
     widths = sorted({columns for cuts in HALVED.values() for _, columns, _ in cuts})
     multiply = [_multiply(type, left, right, columns) for type, left, right in kinds for columns in widths]
-    tiles = re.sub(r"  // tune: .*", "", tensor_cores.PRELUDE)
+    tiles = re.sub(r"  // tune: .*", "", whole("tensor_cores.cuh"))
     halved = [_cuda("halved_tiles").replace("// WGMMA\n", "".join(multiply))] if kinds else []
     exact = [_cuda("exact_tiles")] if "multiply_exact_tile<" in texts else []
     return [
-        tensor_cores.ARCHITECTURES, tensor_cores.TILES, tiles, hopper.PRELUDE, _cuda("products"), *halved, *exact,
+        pieces("cuda")["architectures"], whole("tiles.cuh"), tiles, whole("hopper.cuh"), _cuda("products"), *halved, *exact,
     ]  # fmt: skip
 
 

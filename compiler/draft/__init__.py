@@ -7,7 +7,7 @@
     lower_*.py      operators -> formulas and folds over loops (tensors.py); library.py: what stays a call of torch
     split.py        folds with few rows become two
     partition.py    which of them share a kernel
-    emit.py         a kernel's text, CUDA or C++ (interface.py: its parameters); prelude.py: the functions that it calls; sources.py: entry points, launches
+    emit.py         a kernel's text, CUDA or C++ (interface.py: its parameters); cuda/: the functions that it calls, put in by prelude.py; sources.py: entry points, launches
     module.py       the candidate's Python text
 
 Nothing but torch and the standard library is imported, so that the whole runs in the problem's box: `python -I .../compiler/draft`.

@@ -125,7 +125,7 @@ class TileEmitter(Emitter):
         ]
 
     def cuda(self) -> list[str]:
-        """The kernel's body: what it brings into the tiles and where their sums go; tensor_cores.py has the rest."""
+        """The kernel's body: what it brings into the tiles and where their sums go; cuda/tensor_cores.cuh has the rest."""
         batch = self.names[0]
         batches, rows, columns, depth = self.ends
         wide, tile = self.wide, f"{self.tile_rows}, {self.tile_columns}"
