@@ -297,6 +297,11 @@ class HostFile:
         cuts = [(1, items) for items in counts] + [(0, items) for items in counts[1::2] if sketch.clusters]
         cuts += [(1, 0), *([(0, 0)] if sketch.clusters else [])]
         arms = []
+        if loops.online == 3:
+            by_warps = self._launched(
+                f"{loops.name}<128, {WARP}, 1>", f"static_cast<unsigned>(({rows} + 3) / 4)", "128", loops.arguments, pdl
+            )
+            arms.append(("row_plan.items == kByWarps", [by_warps]))
         for parts, items in cuts:
             call = kept.format(items, parts) if items else f"{loops.name}<{sketch.threads}, 0, {parts}>"
             launched = self._launched(

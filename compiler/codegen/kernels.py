@@ -260,6 +260,8 @@ def rows_function(
     top.line(f"const bool is_row = team_row < {index_text(kernel.rows)};")
     top.line(f"const {wide} {row} = is_row ? team_row : 0;")
     top.lines += indent(text.opening(), 1)
+    if folds:
+        top.line("enter_cluster<Split>();")
     wait(top, pdl, "Split")
     top.lines += indent(fill(), 1)
     hoist_replaced(text, roots, stores, top)
@@ -324,6 +326,8 @@ def rows_function(
                 deep = 3 if resident else 2
                 body = indent(text.pack_opening(), deep) + made.lines(deep)
                 top.lines += indent(open_loop, 1) + body + indent(close_loop, 1)
+            if loops == 1 and folds:
+                top.line("await_cluster<Split>();")
             own = {group.maximum: text.fresh(f"{text.fold_names[group.maximum]}_own") for group in groups}
             for member in here:
                 folded = text.fold_names[member]
@@ -345,8 +349,6 @@ def rows_function(
         last = index_text(sympy.expand(count))
         top.line(f"for ({wide} {at} = is_row ? team_member : {last}; {at} < {last}; {at} += team_step) {{")
         top.lines += [*made.lines(2), "    }"]
-    if folds:
-        top.line("leave_cluster<Split>();")
     head = (
         "template <int Threads, int Team, int Split, int Items>"
         if resident
@@ -364,7 +366,7 @@ def rows_function(
     streams = (
         sum(window.width * window.buffer.dtype.itemsize for window in moved) >= 16
     )  # else a loop has few bytes on their way
-    made_at_once = 2 if loops == 1 and not parts and (online or streams) else int(bool(online))
+    made_at_once = int(bool(online)) if loops != 1 or parts else 2 if online or streams else 3
     return finish_function(
         text, name, opening, parameters, arguments, top, mark, roots, stores, kept=bytes, online=made_at_once
     )

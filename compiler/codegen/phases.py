@@ -69,7 +69,9 @@ def phases_function(
         if clusters:
             by = "span.blocks()"
             loop = f"for (int64_t {unit} = blockIdx.x / {by}; {unit} < {units}; {unit} += gridDim.x / {by}) {{"
-    looped = body if alone else [loop, *indent(body, 1), "}", *(["leave_cluster<0>();"] if clusters else [])]
+    looped = body if alone else [loop, *indent(body, 1), "}"]
+    if clusters:
+        looped = ["meet_in_cluster<0>();", *looped, "leave_cluster<0>();"]
     whole = "\n".join([head, *indent([*sizes, *room, *pointers, *looped], 1), "}", ""])
     return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
 

@@ -124,6 +124,24 @@ __device__ __forceinline__ int blocks_of_cluster() {
     return Split;
 }
 
+// Says that this block is there; all of them are behind `await_cluster`, and their shared memory may be written.
+template <int Split>
+__device__ __forceinline__ void enter_cluster() {
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split != 1) {
+        cooperative_groups::this_cluster().barrier_arrive();
+    }
+#endif
+}
+template <int Split>
+__device__ __forceinline__ void await_cluster() {
+#if !defined(WITHOUT_CLUSTERS)
+    if constexpr (Split != 1) {
+        cooperative_groups::this_cluster().barrier_wait();
+    }
+#endif
+}
+
 // Nobody reads this block's shared memory any more.
 template <int Split>
 __device__ __forceinline__ void leave_cluster() {
@@ -158,7 +176,8 @@ __device__ __forceinline__ T* of_block(T* mine, int other) {
 }
 
 // Every thread of a team gets the reduction of its values. A team is `Team` neighbouring threads of a block of `Threads`, the
-// whole block, however large, where `Team` is 0, or a cluster of `Split` blocks (0: of as many as the launch said).
+// whole block, however large, where `Team` is 0, or a cluster of `Split` blocks (0: of as many as the launch said), at most eight, all of
+// which must be there. Once in a kernel, or meet in between.
 template <int Threads, int Team, int Split, typename T, typename Join>
 __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
 #pragma unroll
@@ -181,16 +200,17 @@ __device__ __forceinline__ T team_reduce(T value, T identity, Join join) {
     }
 #if !defined(WITHOUT_CLUSTERS)
     if constexpr (Split != 1) {
-        __shared__ T of_block;
+        __shared__ T of_block[8];
         const auto cluster = cooperative_groups::this_cluster();
-        if (threadIdx.x == 0) {
-            of_block = value;
+        const int blocks = blocks_of_cluster<Split>();
+        if (threadIdx.x < static_cast<unsigned>(blocks)) {  // every block is left all parts, so that nothing is read from another one
+            *cluster.map_shared_rank(of_block + cluster.block_rank(), threadIdx.x) = value;
         }
         cluster.sync();
-        value = *cluster.map_shared_rank(&of_block, 0);
+        value = of_block[0];
 #pragma unroll
-        for (int other = 1; other < blocks_of_cluster<Split>(); ++other) {
-            value = join(value, *cluster.map_shared_rank(&of_block, other));
+        for (int other = 1; other < 8; ++other) {
+            value = other < blocks ? join(value, of_block[other]) : value;
         }
     }
 #endif
@@ -311,6 +331,7 @@ void launch_with(void (*kernel)(Parameters...), unsigned blocks, int cluster, in
 struct RowPlan {
     int split, items, threads;
 };
+constexpr int kByWarps = -1;  // packs that a thread keeps where a warp takes a row
 
 // How wide a block may be whose threads keep `items` packs of `bytes` of registers each, beside some forty for the rest and what
 // tells many items apart.
@@ -342,7 +363,8 @@ inline int row_threads(int64_t packs, int items) { return static_cast<int>((pack
 // `Online`: one pass over memory makes all reductions (1), and nothing else is done with a row (2): then none has to stay, and blocks whose
 // threads have four packs in flight at a time read 8192 rows of 32000 bfloat16s as fast as an H200 copies them, in 126 us where rows that stay
 // took 205; nor where more blocks than multiprocessors would share them, each loading its part before it computes (128 rows of 65536 pairs of
-// floats with three exponentials: 66 us, torch.compile's loop 32). `wanted_items`, `wanted_split`, `resident`: what a search has chosen instead, 0 for nothing (1: rows stay; 2: they do not).
+// floats with three exponentials: 66 us, torch.compile's loop 32). 3: that pass is all, of few bytes: then a warp takes a row where there are rows enough,
+// but for a last wave of few, as a block's reduction costs a thread as much as fifteen elements. `wanted_items`, `wanted_split`, `resident`: what a search has chosen instead, 0 for nothing (1: rows stay; 2: they do not).
 template <int Unit, int Bytes, bool Clusters, int Online = 0>
 RowPlan plan_rows(int64_t rows, int64_t packs, const int (&registers)[4], int wanted_items, int wanted_split, int resident = 0) {
     static const Multiprocessors device;
@@ -353,6 +375,12 @@ RowPlan plan_rows(int64_t rows, int64_t packs, const int (&registers)[4], int wa
     }
     if (Online == 1 && resident == 2) {
         return plan;
+    }
+    if (Online == 3 && wanted_items == 0 && resident != 1 && packs >= 64) {
+        const int64_t places = int64_t{device.count} * (device.threads / 32), rest = rows % places;
+        if (resident == 2 || rest == 0 || 4 * rest >= places || rows >= 4 * places) {
+            return {1, kByWarps, 128};
+        }
     }
     wanted_items = wanted_items == 0 && Unit > 1 ? 2 : wanted_items;
     if (Clusters) {

@@ -120,6 +120,26 @@ def test_a_drawn_program_is_right_in_cpp(seed, tmp_path):
     check_text(kernel, text, tmp_path, "cpu", sized=workloads)
 
 
+WEIGHTED = """\
+import torch
+
+
+def reference(codes, scales, x):
+    return {"out": (codes.to(x.dtype) * scales[:, None] * x).sum(-1)}
+"""
+
+
+def test_a_warp_takes_a_row_that_one_pass_of_few_bytes_is_done_with(tmp_path):
+    """Where rows are so many that warps fill the device, which a text asks with the numbers of an H200; here always."""
+    spec = made(
+        [{"rows": 9, "cols": 1024}, {"rows": 5, "cols": 640}, {"rows": 3, "cols": 1031}], ("bfloat16",), ("cuda",),
+        tensors={"codes": "in rows cols int8 integers:-8:8", "scales": "in rows", "x": "in cols", "out": "out rows"},
+    )  # fmt: skip
+    text = source(spec, WEIGHTED)
+    assert "resident == 2 || rest == 0" in text and "row_plan.items == kByWarps" in text
+    check_text(folder_of(tmp_path, spec, WEIGHTED), text.replace("resident == 2 ||", "true ||"), tmp_path)
+
+
 SEARCHED = (
     (1, {"ITEMS": 2, "SPLIT": 4}), (5, {"ITEMS": 8, "SPLIT": 2}), (3, {"LANES": 4, "SPLIT": 8, "UNROLL": 4}),
     (9, {"LANES": 32, "SPLIT": 1, "THREADS": 128}), (81, {"SPLIT": 2, "UNROLL": 8}),
