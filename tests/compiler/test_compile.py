@@ -14,7 +14,8 @@ from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
 from compiler.schedule import Schedule
-from harness.judge.search import _spills, find_open_tunables
+from harness.judge.search import find_open_tunables
+from harness.judge.variants import _spills
 from harness.records import DeviceFacts
 from kernels import catalog
 from nodes import compiling
