@@ -140,14 +140,26 @@ def _conv1d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
 
 
 def _conv_transpose1d(x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    """Inputs apart by zeros, and the window from its end."""
-    if groups != 1 or x.dim() != 3:
-        return torch.conv_transpose1d(x, weight, bias, stride, padding, output_padding, groups, dilation)
+    """Every `stride`-th result is a convolution by every `stride`-th weight: no product is with a zero between inputs."""
     by, less, more, apart = (_pair(number)[-1] for number in (stride, padding, output_padding, dilation))
-    wide = torch.nn.functional.pad(x[..., None], (0, by - 1)).flatten(2)
-    edge = apart * (weight.shape[2] - 1) - less
-    wide = torch.nn.functional.pad(wide, (edge, edge + more - (by - 1)))
-    return _conv1d(wide, weight.flip(2).transpose(0, 1), bias, dilation=apart)
+    reach = apart * (weight.shape[2] - 1) + 1
+    if groups != 1 or x.dim() != 3 or reach < by:
+        return torch.conv_transpose1d(x, weight, bias, stride, padding, output_padding, groups, dilation)
+    pad = torch.nn.functional.pad
+    whole = (
+        pad(weight[..., None], (0, apart - 1)).flatten(2)[..., :reach].transpose(0, 1)
+        if apart > 1
+        else weight.transpose(0, 1)
+    )
+    longer, parts = -((2 * less - reach - more) // by) - 1, []  # each part, than the input
+    for one in range(by):
+        first = (one + less) // by  # input that the first of them reaches to
+        own = whole[..., (one + less) % by :: by].flip(2)
+        parts.append(
+            _conv2d(pad(x[:, :, None], (own.shape[2] - 1 - first, longer + first)), own[:, :, None], bias)[:, :, 0]
+        )
+    made = parts[0] if by == 1 else torch.stack(parts, -1).flatten(2)
+    return made[..., : (x.shape[2] - 1) * by - 2 * less + reach + more]
 
 
 COMPOSED: dict[Any, Any] = {

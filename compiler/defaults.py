@@ -11,7 +11,7 @@ from compiler.draft.expressions import loads_of, walk
 from compiler.draft.partition import FLAT, ROW
 from compiler.frontend import NoProgram
 from compiler.lookups import GATHER_THREADS, gathers, lookups_of, seeks
-from compiler.phases import PhasesKernel
+from compiler.phases import PhasesKernel, divides
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import (
@@ -200,10 +200,11 @@ def _in_phases(
             raise NoProgram(
                 f"its definitions would follow each other in one block, for {seconds:.2g} s or more at {workload.label}"
             )
-    members = kernel.origins
     few = any(_value(program, kernel.units, workload) <= FEW_UNITS for workload in on_a_gpu)
     sketch = Phases(clusters=clusters and few and kernel.holds_little)
-    return (ScheduleVersion(narrow=False, kernels=(KernelPlan(members=members, sketch=sketch),)),)
+    plans = (KernelPlan(members=kernel.origins, sketch=sketch),)
+    widths = (True, False) if on_a_gpu and divides(kernel) else (False,)
+    return tuple(ScheduleVersion(narrow=narrow, kernels=plans) for narrow in widths)
 
 
 CPU_LANES = 16

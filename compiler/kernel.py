@@ -13,7 +13,7 @@ from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition
 from compiler.draft.tensors import Buffer, Definition
 from compiler.draft.tensors import Program as Lowered
-from compiler.strides import LEAST_EXTENT, goes_across, steps_of_loads
+from compiler.strides import LEAST_EXTENT, goes_across, is_window, steps_of_loads
 
 if TYPE_CHECKING:
     from compiler.row_tiles import TiledRows
@@ -23,6 +23,8 @@ SHORT_FOLD, CPU_SHORT_FOLD = 32, 15
 """Folded elements, a number known now, up to which one thread does them alone; on a processor fewer than a register's lanes."""
 
 
+LONGEST_WINDOW = 256
+"""The same of windows, whose elements are their neighbours' too: 49 of an image went by a warp each."""
 LONGEST_TILED = 2048
 """Elements of a row that lies apart up to which a block has some whole; longer ones are read again for each reduction."""
 BUSY_THREADS = 65536
@@ -70,7 +72,8 @@ class Fusion(Partition):
             return FLAT
         # A thread that folded a few neighbours alone would load them one by one.
         whole = self.vector > 1 and _is_multiple(kernel.ranges[last], self.vector)
-        if not whole and length.is_Integer and length <= self.short_fold:
+        most = LONGEST_WINDOW if is_window(definition, self.program.ranges) else self.short_fold
+        if not whole and length.is_Integer and length <= most:
             return FLAT
         assert isinstance(kernel, PackedKernel)
         kernel.crosses = self._folds_across(kernel, definition)

@@ -7,8 +7,20 @@ import functools
 import sympy
 import torch
 
-from compiler.draft.expressions import COMPUTED, Expr, binary, cast, constant, index_value, make, pick
-from compiler.draft.index import flatten
+from compiler.draft.expressions import (
+    COMPUTED,
+    Expr,
+    all_of,
+    binary,
+    cast,
+    compare,
+    constant,
+    index_value,
+    make,
+    masked,
+    pick,
+)
+from compiler.draft.index import divide, flatten, unflatten
 from compiler.draft.lower_pointwise import _stored
 from compiler.draft.lower_windows import depthwise
 from compiler.draft.lowering import Lowering, extend, lowers
@@ -95,7 +107,33 @@ def _convolution(low: Lowering, a: Value, weight: Value, bias, stride, padding, 
     return None if low.program.settles or mixes else depthwise(low, a, weight, bias, stride, padding, dilation, len(a.shape) - 2)  # fmt: skip
 
 
+def _columns(low: Lowering, a: Value, window, dilation, padding, stride):
+    """Windows of an image, each a column: their places follow from where one stands, and none is looked up."""
+    if low.program.settles:
+        return None
+    told = list(zip(a.shape[-2:], window, dilation, padding, stride, strict=True))
+    counts = [
+        divide(size + 2 * p - d * (k - 1) - 1, sympy.Integer(s), low.program.ranges) + 1 for size, k, d, p, s in told
+    ]
+    lead, ranges = len(a.shape) - 3, low.program.ranges
+
+    def element(position) -> Expr:
+        channel, *steps = unflatten(position[lead], [a.shape[lead], *window], ranges)
+        outs = unflatten(position[lead + 1], counts, ranges)
+        places, inside = [], []
+        for at, step, (size, _, d, p, s) in zip(outs, steps, told, strict=True):
+            places.append(sympy.expand(at * s + step * d - p))
+            if p:
+                inside.append(compare("ge", index_value(places[-1]), index_value(sympy.Integer(0))))
+                inside.append(compare("lt", index_value(places[-1]), index_value(size)))
+        found = cast(a.at([*position[:lead], channel, *places]), COMPUTED[low.dtype])
+        return masked(all_of(inside), found, constant(0, COMPUTED[low.dtype])) if inside else found
+
+    return low.formula(element)
+
+
 def extend_table() -> None:
+    lowers("aten.im2col.default")(_columns)
     for op, names in INTEGERS.items():
         for name in names:
             extend(functools.partial(_integer, op, name == "pow.Scalar"), f"aten.{name}")

@@ -17,13 +17,14 @@ from compiler.draft.expressions import (
     cast,
     compare,
     index_value,
+    indices_of,
     loads_of,
     make,
     put,
     replace_indices,
     symbols_of,
 )
-from compiler.draft.index import Index, _split, joined, product, unflatten
+from compiler.draft.index import FloorDiv, Index, Modulo, _split, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition, NoDraft
 from compiler.kernel import PackedKernel
@@ -89,6 +90,15 @@ class PhasesKernel(PackedKernel):
     @property
     def work(self) -> Index:
         return sympy.expand(self.units * sympy.Add(*(p.outer_end * p.inner_end for p in self.phases)))
+
+
+def divides(kernel: PhasesKernel) -> bool:
+    """Whether places of its elements are divided: of 64 bits that is some hundred instructions."""
+    indices = [
+        *indices_of([root for p in kernel.phases for root in p.roots]),
+        *(at for p in kernel.phases for at in p.places),
+    ]
+    return any(index.has(FloorDiv, Modulo) for index in indices)
 
 
 def phases_of(program: SelectedProgram, outputs: set[Buffer], inout: set[str]) -> PhasesKernel:
@@ -197,7 +207,8 @@ def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase 
 def _is_of_unit(place: Index, by: list[tuple[Expr, Index]], unit: Index, each: Index) -> bool:
     """Whether an element lies among the `each` of its unit."""
     rest = sympy.expand(joined(place) - unit * each)
-    beyond = _split(rest, each)[0] != 0 and each != 1
+    turned = sympy.expand(each - 1 - rest)  # counted from the other end
+    beyond = all(_split(one, each)[0] != 0 for one in (rest, turned)) and each != 1
     along = any(sympy.denom(sympy.cancel(stride / each)) == 1 for _, stride in by)
     return unit not in rest.free_symbols and not beyond and not along and (each != 1 or rest == 0)
 

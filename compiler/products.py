@@ -68,24 +68,26 @@ def is_plain(side: Expr) -> bool:
     )
 
 
-def products_of(program: SelectedProgram, outputs: set[Buffer]) -> list[ProductKernel]:
-    """Kernels of the form above; their definitions are taken out of the program."""
+def products_of(program: SelectedProgram, outputs: set[Buffer], apart: bool = False) -> list[ProductKernel]:
+    """Kernels of the form above; their definitions are taken out of the program. `apart`: what other kernels make more of is handed on in memory."""
     found = []
     for definition in [d for d in program.definitions if d.is_product and d.type == "float"]:
         kernel = _kernel(program, definition, outputs) if definition in program.definitions else None
+        if kernel is None and apart and definition in program.definitions:
+            kernel = _kernel(program, definition, outputs, apart=True)
         if kernel is not None:
             found.append(program.take(kernel))
     return found
 
 
-def _kernel(program, first: Definition, outputs: set[Buffer]) -> ProductKernel | None:
+def _kernel(program, first: Definition, outputs: set[Buffer], apart: bool = False) -> ProductKernel | None:
     depth = first.ranges[-1]
     if depth.is_Integer and depth <= SHORT:
         return None
     reads = {d: d.reads(program.ranges) for d in program.definitions}
     products, maps = [first], []
     made = {d.outs[0]: d for d in program.definitions if d.is_product}
-    while True:  # those whose sums the same maps read
+    while not apart:  # those whose sums the same maps read
         sums = {d.outs[0] for d in products}
         maps = [d for d in program.definitions if reads[d] & sums]
         more = [made[b] for d in maps for b in reads[d] if b in made and made[b] not in products]
@@ -118,7 +120,7 @@ def _kernel(program, first: Definition, outputs: set[Buffer]) -> ProductKernel |
         kernel.sides.append((value.args[0], value.args[1]))
         kernel.members.append(Member(one, value, 0, [place], False))
     kernel.stores = [
-        Member(one, make("load", one.outs[0], place, type="float"), 0, [place], False) for one in products if one.outs[0] in outputs
+        Member(one, make("load", one.outs[0], place, type="float"), 0, [place], False) for one in products if apart or one.outs[0] in outputs
     ]  # fmt: skip
     for one in maps:
         if sympy.expand(product(one.ranges) - product(ends[:-1])) != 0:

@@ -353,7 +353,7 @@ def _lowered(
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
     loops = steps_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
-    tiles = products_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
+    tiles = products_of(lowered, set(outputs.values()), how == APART) if short_fold == SHORT_FOLD else []
     fusion = Fusion(lowered, set(outputs.values()), vector, short_fold)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
     program = KernelProgram(spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane)

@@ -169,6 +169,8 @@ class SelectedProgram(Program):
                 and _is_few(source.shape[last - 1])
             ):
                 return [self._of_groups(kind, source, dtypes[0], read)]
+            if kind in JOINED and len(folded) == 1 and (edge := self._edge(source, *folded, read)) is not None:
+                return [self._in_parts(kind, source, *folded, edge, dtypes[0], read)]
             return super().fold(kind, source, axes, dtypes, element)
         type = COMPUTED[dtypes[0]]
 
@@ -180,6 +182,34 @@ class SelectedProgram(Program):
 
     repeats = False
     """Whether every thread takes the reductions itself that go over little beside what the kernel reads at all."""
+
+    def _edge(self, source: Value, axis: int, read) -> sympy.Expr | None:
+        """How many elements of a reduction lie before a few last ones that are something else: a row's, of which a sink is one more."""
+        size = source.shape[axis]
+        if self.settles or size.is_Integer:
+            return None
+        at = [self.ranges.named(f"read{n}", end) for n, end in enumerate(source.shape)]
+        for expr in walk([read(at)]):
+            if expr.op == "lt" and all(arg.op == "index" for arg in expr.args) and expr.args[0].args[0] == at[axis]:
+                end = expr.args[1].args[0]
+                if (size - end).is_Integer and 0 < size - end <= MOST_LAST:
+                    return end
+        return None
+
+    def _in_parts(self, kind: str, source: Value, axis: int, edge: sympy.Expr, dtype, read) -> Value:
+        shape = [edge if n == axis else size for n, size in enumerate(source.shape)]
+        first = self.formula(shape, source.dtype, read, source.origin)
+        (main,) = self.fold(kind, first, [axis], [dtype])
+        type = COMPUTED[dtype]
+
+        def element(position) -> Expr:
+            found = cast(main.at(position), type)
+            for last in range(int(source.shape[axis] - edge)):
+                own = read([*position[:axis], edge + last, *position[axis:]])
+                found = binary(JOINED[kind], found, cast(own, type))
+            return found
+
+        return self.formula(main.shape, dtype, element, self.operator or source.origin)
 
     def _repeated(self, kind: str, source: Value, folded: list[int], dtype: torch.dtype, read) -> Value:
         sizes = [source.shape[axis] for axis in folded]
@@ -259,6 +289,8 @@ MOST_REPEATED, SMALL_BY = 256, 32
 """Elements of a reduction that every thread takes itself, which is that much smaller than the largest tensor."""
 MOST_GROUPS = 16
 """Parts of a row up to which each has a reduction of the whole row."""
+MOST_LAST = 8
+"""Elements behind a row's that are joined to its reduction one by one."""
 JOINED = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and"}
 """Reduction -> the operation that joins two."""
 

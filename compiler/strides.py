@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sympy
 
-from compiler.draft.expressions import Expr
+from compiler.draft.expressions import Expr, loads_of
 from compiler.draft.index import Index, Ranges
 from compiler.draft.tensors import Definition
 
@@ -43,6 +43,16 @@ def steps_of_loads(definition: Definition, variables: Ranges) -> list[tuple[Expr
     """Of each load that no condition guards, how far it goes along each axis."""
     at = variables.probe(definition.ranges)
     return [(load, strides_along(load.args[1], at)) for load in loads_at_once([definition.element(at)])]
+
+
+def is_window(definition: Definition, variables: Ranges) -> bool:
+    """Whether what one reduction reads is read again, moved by one, for its neighbour: a pool, a filter."""
+    at = [variables.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
+    for load in loads_of([definition.element(at)]):
+        steps = strides_along(load.args[1], at)
+        if {steps[axis] for axis in definition.reduced} & {steps[axis] for axis in definition.kept} - {None, 0}:
+            return True
+    return False
 
 
 def goes_across(steps: list[Index | None], axis: int, last: int) -> bool:

@@ -117,7 +117,7 @@ class HostFile:
         if isinstance(kernel, PhasesKernel):
             from compiler.codegen.phases import phases_function
 
-            return phases_function(program, kernel, name, cpu=False, clusters=_shares(plan))
+            return phases_function(program, kernel, name, cpu=False, narrow=narrow, clusters=_shares(plan))
         return elements_function(program, kernel, name, narrow, _ragged(plan))
 
     def _name(self, key: tuple, plan: KernelPlan) -> str:
@@ -198,7 +198,7 @@ class HostFile:
         if version.narrow:
             buffers = [*program.inputs.values(), *program.outputs.values(), *program.scratch]
             counts = [b.elements for b in buffers if not is_gathered(program, b)]
-            counts += [f.kernel.rows for f in functions]
+            counts += [f.kernel.work if isinstance(f.kernel, PhasesKernel) else f.kernel.rows for f in functions]
             for text in dict.fromkeys(in_axes(program, count) for count in counts):
                 if not text.isdigit() or int(text) >= NARROW:
                     guards.append(f"{text} < INT64_C({NARROW})")
@@ -424,7 +424,7 @@ class HostFile:
         without += [] if self.clusters else ["#define WITHOUT_CLUSTERS"]
         without += [] if "launch_with_shared<" in body else ["#define WITHOUT_STREAMS"]
         without += [] if "team_first<" in body else ["#define WITHOUT_FIRSTS"]
-        in_phases = "launch_phases<" in body or "launch_one_unit<" in body
+        in_phases = any(f"launch_{how}" in body for how in ("phases<", "units(", "one_unit<"))
         without += [] if in_phases else ["#define WITHOUT_PHASES"]
         without += [] if "launch_with" in body or in_phases else ["#define WITHOUT_ATTRIBUTES"]
         without += [] if "wait_for_predecessor" in body else ["#define WITHOUT_PDL"]

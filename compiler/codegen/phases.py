@@ -12,7 +12,7 @@ from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
 from compiler.draft.expressions import COMPUTED, symbols_of
 from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
-from compiler.phases import NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
+from compiler.phases import FOLDS, NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
 
 SHORT_SCAN = 4096
@@ -22,9 +22,9 @@ LINE = 64
 
 
 def phases_function(
-    program: KernelProgram, kernel: PhasesKernel, name: str, cpu: bool, clusters: bool = False
+    program: KernelProgram, kernel: PhasesKernel, name: str, cpu: bool, narrow: bool = False, clusters: bool = False
 ) -> KernelFunction:
-    text = CpuText(program, kernel) if cpu else Text(program, kernel, "int64_t", False)
+    text = CpuText(program, kernel) if cpu else Text(program, kernel, "int" if narrow else "int64_t", False)
     text.names |= {"step": 1, "span": 1}
     text.levels = [set(), set()]
     stores = [
@@ -34,7 +34,7 @@ def phases_function(
     roots = [root for phase in kernel.phases for root in phase.roots]
     counts = [index for p in kernel.phases for index in (p.outer_end, p.inner_end, *p.places)]
     counts += [*kernel.held.values(), kernel.units, *(p.definition.outs[0].elements for p in kernel.phases)]
-    parameters, arguments = signature(text, stores, roots, counts, plain=True)
+    parameters, arguments = signature(text, stores, roots, counts, plain=not narrow)
     memory, units, workspace, bytes = map(text.fresh, ("memory", "units", "workspace", "unit_bytes"))
     sizes, pointers, taken = [], [], "0"
     for buffer, count in kernel.held.items():
@@ -43,37 +43,43 @@ def phases_function(
         pointers.append(f"{type}* const {buffer.text} = reinterpret_cast<{type}*>({memory} + {taken});")
         taken = size if taken == "0" else f"{taken} + {size}"
     alone = not cpu and kernel.units == 1
+    shared = not clusters and has_teams(kernel)
     body = []
     for number, phase in enumerate(kernel.phases):
         lines = _call(text, phase)
         body += [f"if constexpr (Only < 0 || Only == {number}) {{", *indent(lines, 1), "}"] if alone else lines
     unit = str(kernel.unit) if kernel.unit.is_Symbol else text.fresh("unit")
+    turn = text.fresh("turn")
     if isinstance(text, CpuText):
         head = f"void {name}({', '.join([*parameters, *text.units])}) {{"
         room = [f"unsigned char* const {memory} = kept_memory<0, unsigned char>({taken});"] if kernel.held else []
         loop = f"for (int64_t {unit} = {text.local('begin')}; {unit} < {text.local('end')}; ++{unit}) {{"
     else:
-        own = [*(["int step"] if alone else []), f"int64_t {units}", f"unsigned char* {workspace}", f"int64_t {bytes}"]
-        span = (
-            f"{'ClusterSpan' if clusters else 'BlockSpan'} span;"
-            if not alone
-            else f"GridSpan span = {{Only >= 0, step, {workspace} + {bytes}, reinterpret_cast<unsigned char*>(phase_memory)}};"
-        )
-        sizes += ["extern __shared__ int64_t phase_memory[];", f"[[maybe_unused]] const {span}"]
-        head = "template <int Only>\n" if alone else ""
-        head += f"__global__ void __launch_bounds__(1024) {name}({', '.join([*parameters, *own])}) {{"
-        room = [
-            f"unsigned char* const {memory} = {workspace} != nullptr ? {workspace}{'' if alone else f' + blockIdx.x * {bytes}'} : reinterpret_cast<unsigned char*>(phase_memory);",
-        ] if kernel.held else []  # fmt: skip
-        loop = f"for (int64_t {unit} = blockIdx.x; {unit} < {units}; {unit} += gridDim.x) {{"
-        if clusters:
-            by = "span.blocks()"
-            loop = f"for (int64_t {unit} = blockIdx.x / {by}; {unit} < {units}; {unit} += gridDim.x / {by}) {{"
+        lanes = text.fresh("lanes")
+        given = [*(["int step"] if alone else []), f"int64_t {units}", *([f"int {lanes}"] if shared else [])]
+        given += [f"unsigned char* {workspace}", f"int64_t {bytes}"]
+        own = "reinterpret_cast<unsigned char*>(phase_memory)"
+        span = f"Span span({lanes});" if shared else f"{'ClusterSpan' if clusters else 'BlockSpan'} span;"
+        span = f"GridSpan span = {{Only >= 0, step, {workspace} + {bytes}, {own}}};" if alone else span
+        sizes += ["extern __shared__ int64_t phase_memory[];", f"[[maybe_unused]] {'const ' if alone else ''}{span}"]
+        head = "template <int Only>\n" if alone else "template <typename Span>\n" if shared else ""
+        head += f"__global__ void __launch_bounds__(1024) {name}({', '.join([*parameters, *given])}) {{"
+        at = f"{workspace} != nullptr ? {workspace} : {own}" if alone else f"span.memory({own}, {workspace}, {bytes})"
+        room = [f"unsigned char* const {memory} = {at};"] if kernel.held else []
+        loop = f"for (int64_t {turn} = span.first(); {turn} < {units}; {turn} += span.stride()) {{"
+        taken = f"const {text.wide} {unit} = static_cast<{text.wide}>(span.take({turn}, {units}));"
+        body = body if alone else [taken, *body]
     looped = body if alone else [loop, *indent(body, 1), "}"]
     if clusters:
         looped = ["meet_in_cluster<0>();", *looped, "leave_cluster<0>();"]
     whole = "\n".join([head, *indent([*sizes, *room, *pointers, *looped], 1), "}", ""])
     return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
+
+
+def has_teams(kernel: PhasesKernel) -> bool:
+    """Whether a team of a warp can have a unit, as phases that threads of a block sort by or search together cannot."""
+    kinds = (*SCATTERS, *FOLDS, *SCANS)
+    return kernel.units != 1 and all(p.definition.kind in kinds and not _is_rising(p) for p in kernel.phases)
 
 
 def _is_alone(phase: Phase) -> bool:
@@ -87,7 +93,7 @@ def _places(program: KernelProgram, phase: Phase) -> str:
 
 
 def memory_bytes(buffer, count: str) -> str:
-    return f"(({count}) * {buffer.dtype.itemsize} + {LINE - 1}) / {LINE} * {LINE}"
+    return f"(int64_t({count}) * {buffer.dtype.itemsize} + {LINE - 1}) / {LINE} * {LINE}"
 
 
 def launch_phases(program: KernelProgram, function: KernelFunction, clusters: bool) -> list[str]:
@@ -106,8 +112,14 @@ def launch_phases(program: KernelProgram, function: KernelFunction, clusters: bo
             f"launch_one_unit<decltype(&{function.name}<0>)>({', '.join([f'{{{kernels}}}', f'{{{work}}}', bytes, 'stream', *function.arguments])});"
         ]
     given = ", ".join([*function.arguments, in_axes(program, kernel.units)])
+    name = function.name
+    call = (
+        f"launch_units({name}<TeamSpan>, {name}<BlockSpan>"
+        if not clusters and has_teams(kernel)
+        else f"launch_phases<{str(clusters).lower()}>({name}"
+    )
     return [
-        f"launch_phases<{str(clusters).lower()}>({function.name}, {in_axes(program, kernel.units)}, most_of({{{', '.join(f'int64_t({one})' for one in most)}}}), {bytes}, stream, {given});",
+        f"{call}, {in_axes(program, kernel.units)}, most_of({{{', '.join(f'int64_t({one})' for one in most)}}}), {bytes}, stream, {given});",
     ]
 
 
@@ -117,10 +129,10 @@ def _lambda(parameters: str, lines: list[str], value: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _given(phase: Phase) -> str:
+def _given(text: Text, phase: Phase) -> str:
     """Parameters of an element: its loops, of which one may be no variable."""
     names = [str(one) if one.is_Symbol else "" for one in (phase.outer, phase.inner)]
-    return ", ".join(f"[[maybe_unused]] int64_t {name}" if name else "int64_t" for name in names)
+    return ", ".join(f"[[maybe_unused]] {text.wide} {name}" if name else text.wide for name in names)
 
 
 def _call(text: Text, phase: Phase) -> list[str]:
@@ -149,10 +161,10 @@ def _call(text: Text, phase: Phase) -> list[str]:
         if when is not None:
             lines = [*scope.lines, f"if ({when}) {{", *inner.lines, f"    {line}", "}"]
         plain = kind == "map" and phase.by is None and phase.when is None
-        return _ended(f"phase_{'map' if plain else 'scatter'}({ends}, ", [_lambda(_given(phase), lines, "")])
+        return _ended(f"phase_{'map' if plain else 'scatter'}({ends}, ", [_lambda(_given(text, phase), lines, "")])
     before, value = print_lines(text, phase.value)
     made = text.fresh("made")
-    element = _lambda(_given(phase), before, f"static_cast<{type}>({value})")
+    element = _lambda(_given(text, phase), before, f"static_cast<{type}>({value})")
     if kind in SORTS:
         places = zip(definition.outs, phase.places, strict=True)
         outs = ", ".join(f"{text.pointer(one)} + {index_text(place)}" for one, place in places)
@@ -162,7 +174,7 @@ def _call(text: Text, phase: Phase) -> list[str]:
     if kind in (*NTHS, REACH):
         assert phase.rank is not None
         first, rank = print_lines(text, phase.rank)
-        outer = f"int64_t {phase.outer}" if phase.outer.is_Symbol else "int64_t"
+        outer = f"{text.wide} {phase.outer}" if phase.outer.is_Symbol else text.wide
         falling = f"nth<{str(kind == 'nth_falling').lower()}, {type}>"
         put = f"{text.pointer(out)}[{text.index(phase.place)}] = static_cast<{STORED[out.dtype]}>({made});"
         given = outer if phase.sum is None else f"{outer}, double {phase.sum}"
@@ -174,7 +186,7 @@ def _call(text: Text, phase: Phase) -> list[str]:
     held = "double" if wide else type  # one thread adds a whole row there
     quick = fold == "log_add" and not isinstance(text, CpuText)
     join = ["LogAdd{}" if quick else f"[]({held} a, {held} b) {{ return {FOLD_OF[fold]}; }}"]
-    names = _given(phase) if kind in SCANS else _given(phase).rpartition(",")[0]
+    names = _given(text, phase) if kind in SCANS else _given(text, phase).rpartition(",")[0]
     store = f"{text.pointer(out)}[{text.index(phase.place)}] = {text.stored_text(out, f'static_cast<{COMPUTED[out.dtype]}>({made})')};"
     finish = _lambda(f"{names}, {held} {made}", [store], "")
     name = "phase_scan" if kind in SCANS else "phase_fold"
@@ -198,8 +210,8 @@ def _joined(text: Text, phase: Phase, ends: str) -> list[str]:
     place = f"static_cast<int64_t>({_where(text, phase, printer, scope)})"
     before, value = print_lines(text, phase.value)
     parts = [
-        _lambda(_given(phase), scope.lines, place if when is None else f"{when} ? {place} : -1"),
-        _lambda(_given(phase), before, text.stored_text(out, value)),
+        _lambda(_given(text, phase), scope.lines, place if when is None else f"{when} ? {place} : -1"),
+        _lambda(_given(text, phase), before, text.stored_text(out, value)),
     ]
     how = f"{HOW[phase.definition.kind]}, {str(when is None).lower()}"
     return _ended(f"phase_join_all<{how}>({ends}, {text.pointer(out)}, {index_text(out.elements)}, ", parts)
@@ -222,8 +234,8 @@ def _ranked(text: Text, phase: Phase) -> list[str]:
     out, rank = phase.definition.outs[0], text.fresh("rank")
     put = f"{text.pointer(out)}[{text.index(phase.place)}] = {text.stored_text(out, rank)};"
     parts = [
-        _lambda(f"int64_t {step}, int64_t {phase.inner}", before, holds),
-        _lambda(f"int64_t {phase.inner}, int64_t {rank}", [put], ""),
+        _lambda(f"{text.wide} {step}, {text.wide} {phase.inner}", before, holds),
+        _lambda(f"{text.wide} {phase.inner}, int64_t {rank}", [put], ""),
     ]
     return _ended(f"phase_ranks(span, {index_text(phase.inner_end)}, {index_text(end)}, ", parts)
 

@@ -78,11 +78,14 @@ class OperandSide:
             f"if ({self.place} < {self.end} && {self.step} < {self.depth}) {{", *indent([*lines, f"theValue = {printed};"], 1), "}",
         ], depth)  # fmt: skip
 
-    def copied(self, call: str) -> list[str]:
-        buffer, index = self.value.args
-        inside = f"{self.place} < {self.end} && {self.step} < {self.depth}"
+    def copied(self, call: str, load: Expr, when: Expr | None) -> list[str]:
+        """Lines that ask for the element that `load` is of, zero where `when` does not hold."""
+        buffer, index = load.args
+        lines, holds = ([], "") if when is None else print_lines(self.text, when)
+        inside = f"{self.place} < {self.end} && {self.step} < {self.depth}{holds and f' && ({holds})'}"
         return [
             f"const {self.text.wide} {self.place} = firstPlace + ofPlace, {self.step} = firstStep + ofStep;",
+            *lines,
             f"{call}({buffer.text} + ({index_text(index)}), {inside});".replace("(", "(toHere, ", 1),
         ]
 
@@ -102,7 +105,7 @@ class OperandSide:
         axis, end = (self.step, self.ends[1]) if self.along else (self.place, self.ends[0])
         flags, packs, (value,) = packs_along(self.text, self.kernel, [self.value], axis, end)
         if fast is not None or not packs:
-            quick = [] if fast is None else [bring, *indent(self.copied("copy_eight"), 1), "});"]
+            quick = [] if fast is None else [bring, *indent(self.copied("copy_eight", self.value, None), 1), "});"]
             return SideLines(self.bringing(name, "Eight", more, fast, quick, slow))
         lines, printed = print_lines(self.text, value)
         at = f"const {wide} {self.place} = firstPlace + ofPlace{{}}, {self.step} = firstStep + ofStep{{}};"
@@ -143,8 +146,10 @@ class OperandSide:
                 f"    if (!{type}::template brings<{width}>()) break;",
                 f"    float* const toHere = toStage + {type}::at(ofPlace, ofStep);",
             ]  # fmt: skip
-            if self.value.op == "load" and self.value.args[0].dtype == torch.float32:
-                return [*lines, *indent(self.copied(f"copy_ahead<{width}>"), 1), "}"]
+            zero = self.value.op == "masked" and self.value.args[2].op == "const" and self.value.args[2].args[0] == 0
+            when, load = self.value.args[:2] if zero else (None, self.value)
+            if load.op == "load" and load.args[0].dtype == torch.float32:
+                return [*lines, *indent(self.copied(f"copy_ahead<{width}>", load, when), 1), "}"]
             return [*lines, *self.element(1), "    *toHere = theValue;", "}"]
 
         quick = [] if fast is None else rounds(4)

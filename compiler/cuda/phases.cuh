@@ -6,15 +6,17 @@
 
 constexpr int kPhaseBytes = 200 << 10;
 
-// body(outer, inner) for every pair.
-template <typename Span, typename Body>
-__device__ __forceinline__ void phase_map(Span span, int64_t outer, int64_t inner, Body body) {
+// body(outer, inner) for every pair, `Ahead` of them at a time.
+template <int Ahead, typename Span, typename Body>
+__device__ __forceinline__ void for_pairs(Span span, int64_t outer, int64_t inner, Body body) {
     const int64_t count = outer * inner, step = span.blocks() * blockDim.x, first = span.block() * blockDim.x + threadIdx.x;
     if (outer == 1) {
+#pragma unroll Ahead
         for (int64_t at = first; at < count; at += step) {
             body(int64_t{0}, at);
         }
     } else if (count < INT64_C(1) << 31) {
+#pragma unroll Ahead
         for (unsigned at = static_cast<unsigned>(first); at < count; at += static_cast<unsigned>(step)) {
             body(int64_t{at / static_cast<unsigned>(inner)}, int64_t{at % static_cast<unsigned>(inner)});
         }
@@ -24,6 +26,11 @@ __device__ __forceinline__ void phase_map(Span span, int64_t outer, int64_t inne
         }
     }
     __syncthreads();
+}
+// A thread of a grid has some at a time: with one load on its way for each, memory gives a third of what it can.
+template <typename Span, typename Body>
+__device__ __forceinline__ void phase_map(Span span, int64_t outer, int64_t inner, Body body) {
+    for_pairs<std::is_same<Span, BlockSpan>::value ? 1 : 4>(span, outer, inner, body);
 }
 template <typename Span, typename Body>
 __device__ __forceinline__ void phase_scatter(Span span, int64_t outer, int64_t inner, Body body) { phase_map(span, outer, inner, body); }
@@ -137,7 +144,7 @@ template <template <typename> class How, bool Always, typename Span, typename T,
 __device__ __forceinline__ void join_runs(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
     constexpr int kAhead = 8;
     const int64_t each = outer * inner / (INT64_C(1) << 19) / kAhead * kAhead, run = each < 16 ? 16 : each < 64 ? each : 64;
-    phase_map(span, (outer + run - 1) / run, inner, [=](int64_t chunk, int64_t at) {
+    for_pairs<1>(span, (outer + run - 1) / run, inner, [=](int64_t chunk, int64_t at) {
         int64_t current = -1;
         T joined = How<T>::none();
         const int64_t end = (chunk + 1) * run < outer ? (chunk + 1) * run : outer;
@@ -224,7 +231,7 @@ __device__ __forceinline__ void join_quarters(Span span, int64_t outer, int64_t 
         return;
     }
     const int64_t quarter = (outer + 3) / 4;
-    phase_map(span, quarter, inner, [=](int64_t row, int64_t at) mutable {
+    for_pairs<1>(span, quarter, inner, [=](int64_t row, int64_t at) mutable {
 #pragma unroll
         for (int part = 0; part < 4; ++part) {
             ask(row + part * quarter, at, wanted[part], values[part]);

@@ -489,3 +489,4 @@ inline ColumnPlan plan_columns(
 #include "scans.cuh"
 #include "phases.cuh"
 #include "ranks.cuh"
+#include "teams.cuh"

@@ -7,6 +7,14 @@ struct BlockSpan {
     static constexpr int step = 0, split = 1;
     __device__ __forceinline__ int64_t block() const { return 0; }
     __device__ __forceinline__ int64_t blocks() const { return 1; }
+    // Its memory, and the units that it has.
+    explicit __device__ __forceinline__ BlockSpan(int = 0) {}
+    __device__ __forceinline__ unsigned char* memory(unsigned char* shared, unsigned char* workspace, int64_t bytes) const {
+        return workspace != nullptr ? workspace + blockIdx.x * bytes : shared;
+    }
+    __device__ __forceinline__ int64_t first() const { return blockIdx.x; }
+    __device__ __forceinline__ int64_t stride() const { return gridDim.x; }
+    __device__ __forceinline__ int64_t take(int64_t turn, int64_t) const { return turn; }
 };
 
 // or, where there is one unit and the host launches every phase by itself, all of the grid's. `step`: of a sort. `scratch`: its memory; `shared`: a block's.
@@ -21,11 +29,12 @@ struct GridSpan {
 
 #if !defined(WITHOUT_CLUSTERS)
 // A cluster's, each of whose blocks holds the few numbers that are kept of the unit.
-struct ClusterSpan {
-    static constexpr bool spread = false;
-    static constexpr int step = 0, split = 0;
+struct ClusterSpan : BlockSpan {
+    static constexpr int split = 0;
     __device__ __forceinline__ int64_t block() const { return cooperative_groups::this_cluster().block_rank(); }
     __device__ __forceinline__ int64_t blocks() const { return cooperative_groups::this_cluster().num_blocks(); }
+    __device__ __forceinline__ int64_t first() const { return blockIdx.x / blocks(); }
+    __device__ __forceinline__ int64_t stride() const { return gridDim.x / blocks(); }
 };
 #endif
 // Bits that are in the order of the values; what is no number is the largest, as in torch.

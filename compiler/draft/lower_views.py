@@ -223,15 +223,21 @@ def side_by_side(low: Lowering, parts, dim: int) -> Value:
     dim %= len(low.shape)
     type = COMPUTED[low.dtype]
     ends = [sympy.Add(*(part.shape[dim] for part in parts[: count + 1])) for count in range(len(parts))]
+    knows = not low.program.settles
 
     def formula(position):
         found = None
         for part, end in reversed(list(zip(parts, ends, strict=True))):
-            at = list(position)
-            at[dim] = sympy.expand(position[dim] - (end - part.shape[dim]))
+            at, start = list(position), end - part.shape[dim]
+            at[dim] = sympy.expand(position[dim] - start)
+            behind = found is None and part is not parts[0] and low.program.ranges.below(position[dim], start)
+            beyond = sympy.Add.make_args(sympy.expand(position[dim] - end))
+            before = found is not None and all(term.as_coeff_Mul()[0] >= 0 for term in beyond)
+            if knows and (behind or before):
+                continue  # of what is asked for nothing lies in it
             element = cast(part.at(at), type)
-            before = compare("lt", index_value(position[dim]), index_value(end))
-            found = element if found is None else masked(before, element, found)
+            inside = compare("lt", index_value(position[dim]), index_value(end))
+            found = element if found is None else masked(inside, element, found)
         return found
 
     def piece(part: Value, start: Index) -> Piece:

@@ -93,6 +93,32 @@ def test_the_whole_grid_shares_one_unit(places, tmp_path):
     check_text(kernel, text, tmp_path, offsets=(0,))
 
 
+SHORT = """\
+import torch
+
+
+def reference(x, ids, edge):
+    total = (x * 2).cumsum(-1)
+    places = (ids > 2).long().cumprod(-1) + ids.flip(1).cumsum(1).flip(1)
+    counts = torch.zeros_like(ids).scatter_add(1, ids % x.shape[1], torch.ones_like(ids))
+    parts = torch.cat([torch.exp(total[:, :1]), total[:, :-1]], -1)[..., None] * torch.stack([x, edge * x, -x], -1)
+    sums, outer = parts.sum(1), (total[:, None] * x[..., None]).sum(-1)
+    return {
+        "total": total, "places": places, "counts": counts, "most": x.cummax(1)[0] * sums[:, :1] + sums[:, 1:2] - sums[:, 2:],
+        "kept": outer, "few": total.amax(-1, keepdim=True).expand(-1, 9), "joined": x.scatter_reduce(1, ids % x.shape[1], x, "amin"),
+        "ordered": x, "back": ids, "level": ids, "ranks": ids, "most_ids": ids,
+    }
+"""
+
+
+@pytest.mark.parametrize("least", [0, 512])
+def test_short_units_are_had_by_teams_of_a_warp(least, tmp_path):
+    kernel = kernel_of(tmp_path, SHORT, ((3, 16), (5, 301), (17, 9), (33, 5)))
+    text = source(kernel.spec, SHORT)
+    assert "<TeamSpan>" in text and "kTeamUnits = 512" in text
+    check_text(kernel, text.replace("kTeamUnits = 512", f"kTeamUnits = {least}"), tmp_path, offsets=(0,))
+
+
 def test_a_unit_of_more_memory_than_a_block_has_takes_the_streams(tmp_path):
     reference = ROWS.replace("* 2", "* 3")
     kernel = kernel_of(tmp_path, reference, ((2, 700),))

@@ -151,3 +151,21 @@ def test_a_convolution_is_a_product_of_its_windows(form, tmp_path):
     spec = made(sizes, (dtype,), ("cuda",), tensors=tensors)
     assert isinstance(Meaning(spec, reference).program(dtype, 1).kernels[0], ProductKernel)
     check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
+
+
+def test_a_product_that_others_make_more_of_hands_on_in_memory(tmp_path):
+    """A turned convolution's results lie between each other, so what is made of them is another kernel's."""
+    reference = """\
+import torch
+
+
+def reference(x, k, b):
+    y = torch.nn.functional.conv_transpose1d(x, k, b, stride=3, padding=2, output_padding=1)
+    return {"y": torch.relu(y), "top": y.amax(-1)}
+"""
+    sizes = [{"n": 8, "c": 64, "o": 32, "h": 4096}, {"n": 2, "c": 5, "o": 9, "h": 8}, {"n": 1, "c": 6, "o": 3, "h": 3}]
+    tensors = {"x": "in n c h", "k": "in c o 7", "b": "in o", "y": "out n o 3*h+1", "top": "out n o"}
+    spec = made(sizes, ("float32",), ("cuda",), timed=1, tensors=tensors)
+    kernels = Meaning(spec, reference).program("float32", 1).kernels
+    assert [type(kernel) is ProductKernel for kernel in kernels] == [True, True, True, False, False]
+    check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
