@@ -169,8 +169,10 @@ class SelectedProgram(Program):
                 and _is_few(source.shape[last - 1])
             ):
                 return [self._of_groups(kind, source, dtypes[0], read)]
-            if kind in JOINED and len(folded) == 1 and (edge := self._edge(source, *folded, read)) is not None:
-                return [self._in_parts(kind, source, *folded, edge, dtypes[0], read)]
+            (only, *more) = folded or (0,)
+            edge = None if kind not in JOINED or more or not folded else self._edge(source, only, read)
+            if edge is not None:
+                return [self._in_parts(kind, source, only, edge, dtypes[0], read)]
             return super().fold(kind, source, axes, dtypes, element)
         type = COMPUTED[dtypes[0]]
 
