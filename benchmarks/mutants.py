@@ -45,6 +45,7 @@ TESTS = {
     "harness/store.py": ("harness/test_store.py",),
     "harness/judge/bands.py": ("harness/test_bands.py",),
     "harness/timing/neighbours.py": ("harness/test_company.py", "harness/test_timing.py"),
+    "harness/timing/mixtures.py": ("harness/test_company.py", "harness/test_timing.py"),
     "harness/judge/search.py": ("harness/test_bands.py", "harness/test_evaluate.py"),
     "harness/judge/comparisons.py": ("harness/test_contests.py", "harness/test_evaluate.py"),
     "harness/checks/crossings.py": ("harness/test_crossings.py",),
@@ -82,7 +83,7 @@ ALIKE: dict[str, dict[str, str]] = {
         "most = max(1, SCANNED_BYTES // max(per_call, 2))": "of a call that writes one byte half as many are searched",
     },
     "harness/timing/interleaved.py": {"rng = random.Random(None)": "drawn by the machine as well"},
-    "harness/timing/neighbours.py": {
+    "harness/timing/mixtures.py": {
         "mask = (2 << (_MANTISSA[name] + 1) // 2) - 1": "how many low bits change is a choice; that all stay in range is tested",
     },
     "harness/store.py": {"Path(name).unlink(missing_ok=False)": "what was made a line above is there"},

@@ -24,7 +24,7 @@ from harness.problems.pytorch import Problem
 from harness.processes.worker import Worker, WorkerFailure
 from harness.records import Build, Cache, Check, Outcome
 from harness.store import digest
-from harness.timing.neighbours import is_persistent, two_calls
+from harness.timing.mixtures import is_persistent, two_calls
 from kernels.spec import Frozen, Workload
 
 MOST_WEIGHTS = 64 << 20

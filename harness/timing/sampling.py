@@ -29,7 +29,8 @@ from harness.device import ArgumentBuffers, generator, synchronize
 from harness.farside.forms import OutputCopier
 from harness.processes.worker import Worker, WorkerFailure, time_request
 from harness.records import Cache, Check, Outcome, TimingContext
-from harness.timing.neighbours import InputProducer, copies_together, host, is_persistent
+from harness.timing.mixtures import copies_together, host, is_persistent
+from harness.timing.neighbours import InputProducer
 from kernels.catalog import Kernel
 from kernels.spec import Workload
 

@@ -18,7 +18,8 @@ from harness.evaluate import Evaluator
 from harness.export import dropin
 from harness.judge.staging import _values
 from harness.store import Store
-from harness.timing.neighbours import InputProducer, copies_together, group_persistent
+from harness.timing.mixtures import copies_together, group_persistent
+from harness.timing.neighbours import InputProducer
 from kernels import catalog
 from kernels.spec import Spec, Tensor, Workload
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from harness.checks.drawing import draw
 from harness.checks.layout import Layout
 from harness.device import ArgumentBuffers, generator
-from harness.timing import neighbours
-from harness.timing.neighbours import InputMixture, InputProducer, digest, is_persistent, mix_number
+from harness.timing import mixtures, neighbours
+from harness.timing.mixtures import InputMixture, is_persistent
+from harness.timing.neighbours import InputProducer, digest, mix_number
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import DTYPE_BYTES, Size, Spec, Tensor, Workload
@@ -83,7 +84,7 @@ def raw_bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def exponents(tensor: torch.Tensor) -> torch.Tensor:
-    mantissa = neighbours._MANTISSA[str(tensor.dtype).removeprefix("torch.")]
+    mantissa = mixtures._MANTISSA[str(tensor.dtype).removeprefix("torch.")]
     width = 8 * tensor.element_size()
     return (raw_bits(tensor) >> mantissa) & ((1 << (width - 1 - mantissa)) - 1)
 
@@ -150,7 +151,7 @@ def test_values_stay_in_their_distribution(dtype: str, kind: str, goes_round: bo
 def test_of_a_range_the_whole_mantissa_is_new(dtype: str, kind: str) -> None:
     """Whoever keeps a sum of what the upper bits say must not have it for a later call."""
     one = mixture(dtype, kind, 6000, most_round_bytes=1 << 20)
-    top = 1 << (neighbours._MANTISSA[dtype] - 1)
+    top = 1 << (mixtures._MANTISSA[dtype] - 1)
     drawn, x = one.a.view(getattr(torch, dtype)), raw_bits(one.x.view(getattr(torch, dtype)))
     whole = (x & top) != 0
     wide = drawn.to(torch.float64).abs()
@@ -242,7 +243,7 @@ def test_every_distribution_that_a_spec_may_name_can_be_mixed_or_is_drawn_whole(
         "range:0:1",
         "index:n",
     ):
-        assert kind.partition(":")[0] in neighbours.ELEMENTWISE
+        assert kind.partition(":")[0] in mixtures.ELEMENTWISE
 
 
 def test_more_tensors_than_a_launch_can_carry_are_refused_in_a_sentence() -> None:

@@ -12,7 +12,7 @@ from harness.evaluate import Evaluator
 from harness.problems import pytorch
 from harness.records import Outcome
 from harness.store import Store
-from harness.timing.neighbours import copies_together, group_persistent
+from harness.timing.mixtures import copies_together, group_persistent
 from kernels.catalog import KernelError
 from kernels.spec import Size, Spec, Tensor, Workload
 from tests.kernels.definitions import REFERENCE, flashinfer, sol
