@@ -32,6 +32,7 @@ from nodes.workbench.arguments import (
     Variant,
 )
 from nodes.workbench.bench import Workbench
+from nodes.workbench.variants import fastest
 from tests.graph.test_coding import outside_of_marks
 
 KERNEL = Path(__file__).resolve().parents[1] / "inputs" / "cpu_quantise"
@@ -312,6 +313,15 @@ def test_who_is_fastest_and_wrong_at_another_size_is_not_taken(
     quick = Quick(pairs=({"baseline": series, "incumbent": half, "other 2": ((0.8, 0.8, 0.8),) * 3},))
     arms = {"candidate": made[0], "incumbent": made[1], "other 2": made[2]}
     assert bench._fastest(quick, arms) == ("other 2", [bad]) and made[1] not in arms.values()
+
+
+def test_the_fastest_of_several_does_not_hang_on_how_noisy_the_first_is() -> None:
+    first, one, other = (1.0, 2.0, 3.0), (2.0, 2.0, 2.0), (2.2, 1.9, 2.1)
+    pairs = {
+        name: (tuple(a / b for a, b in zip(times, first, strict=True)),)
+        for name, times in (("incumbent", one), ("other 2", other))
+    }
+    assert fastest(Quick(pairs=(pairs,)), {"candidate": "f", "incumbent": "a", "other 2": "b"}) == "incumbent"
 
 
 def test_samples_of_two_forms_count_once(bench: Workbench) -> None:
