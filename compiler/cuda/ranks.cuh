@@ -11,6 +11,8 @@ __device__ __forceinline__ float from_order<float>(uint64_t key) {
     return __uint_as_float(bits >> 31 ? bits & 0x7fffffffu : ~bits);
 }
 
+constexpr int kDigits = 256, kSeekCopies = 16, kSeekBins = kDigits * kSeekCopies;
+
 // body(value) for every element of a row, four of a thread's loaded at once.
 template <typename T, typename Span, typename Element, typename Body>
 __device__ __forceinline__ void for_row(Span span, int64_t row, int64_t length, Element element, Body body) {
@@ -30,23 +32,31 @@ __device__ __forceinline__ void for_row(Span span, int64_t row, int64_t length, 
 
 // Counts of a row's elements.
 struct Counted {
-    using Bin = int;
-    static __device__ __forceinline__ int of(uint64_t) { return 1; }
-    static __device__ __forceinline__ double sum(int all, int) { return all; }
+    static constexpr int words = 1;
+    static __device__ __forceinline__ void add(int* bin, uint64_t) { atomicAdd(bin, 1); }
+    static __device__ __forceinline__ int64_t of(const int* bin) { return bin[0]; }
+    static __device__ __forceinline__ double sum(int64_t all, int) { return static_cast<double>(all); }
 };
 
-// Sums of a row's floats, exact: with the first eight bits of a key the exponent is known but for its last bit, so the rest is an integer.
-// A zero is as much as 2^-151, so that it is there; what is no number counts as 2^129.
+// Sums of a row's floats, exact: with the first eight bits of a key the exponent is known but for its last bit, so the rest is an integer, of
+// which two words hold thirteen bits each: they are added without waiting for what was there. A zero is as much as 2^-151, so that it is there;
+// what is no number counts as 2^129.
 struct Summed {
-    using Bin = int64_t;
-    static __device__ __forceinline__ int64_t of(uint64_t key) {
+    static constexpr int words = 2;
+    static __device__ __forceinline__ void add(int* bin, uint64_t key) {
         const unsigned bits = static_cast<unsigned>(key), magnitude = (bits >> 31 ? bits : ~bits) & 0x7fffffffu, exponent = magnitude >> 23;
         const unsigned whole = (magnitude & 0x7fffffu) | (exponent != 0 ? 0x800000u : 0u);
-        const int64_t value = magnitude == 0 ? 1 : int64_t{whole} << ((exponent == 0 || exponent % 2 != 0) + 1);
-        return bits >> 31 ? value : -value;
+        const unsigned value = magnitude == 0 ? 1u : whole << ((exponent == 0 || exponent % 2 != 0) + 1);
+        const int low = static_cast<int>(value & 8191u), high = static_cast<int>(value >> 13);
+        atomicAdd(bin, bits >> 31 ? low : -low);
+        atomicAdd(bin + kSeekBins, bits >> 31 ? high : -high);
     }
+    static __device__ __forceinline__ int64_t of(const int* bin) { return int64_t{bin[kSeekBins]} * 8192 + bin[0]; }
     static __device__ __forceinline__ double sum(int64_t all, int digit) {
-        return ldexp(static_cast<double>(all), 2 * (digit >= 128 ? digit - 128 : 127 - digit) - 151);
+        const int64_t power = static_cast<int64_t>(2 * (digit >= 128 ? digit - 128 : 127 - digit) - 151 + 1023) << 52;
+        double by;
+        memcpy(&by, &power, sizeof(by));
+        return static_cast<double>(all) * by;
     }
 };
 
@@ -55,49 +65,64 @@ struct Summed {
 // Whether there is one; every thread knows.
 template <bool Falling, typename T, typename How, typename Span, typename Element, typename Holds>
 __device__ __forceinline__ bool seek_by_digits(Span span, int64_t row, int64_t length, Element element, Holds holds, uint64_t& known) {
-    using Bin = typename How::Bin;
-    constexpr int kDigits = 256, kCopies = 16, kTop = sizeof(T) == 4 ? 24 : 56;
-    static_assert((kCopies + 2) * kDigits * sizeof(Bin) <= kScanBytes, "they have room");
+    constexpr int kTop = sizeof(T) == 4 ? 24 : 56;
+    constexpr int64_t kMost = INT64_C(1) << 21;  // elements of a block that its words have room for
+    static_assert(2 * kSeekBins * 4 + 2 * kDigits * 8 <= kScanBytes, "they have room");
     __shared__ int found;
     __shared__ double ahead;
-    Bin* const bins = reinterpret_cast<Bin*>(scan_memory());
-    const int lane = threadIdx.x % 32, copies = length < 4096 ? 1 : kCopies, own = lane % copies;
+    int* const bins = reinterpret_cast<int*>(scan_memory());
+    int64_t* const totals = reinterpret_cast<int64_t*>(scan_memory()) + kSeekBins;
+    const int lane = threadIdx.x % 32, copies = length < 4096 ? 1 : kSeekCopies, own = lane % copies;
     double before = 0;
     known = 0;
     for (int shift = kTop; shift >= 0; shift -= 8) {
-        for (int at = threadIdx.x; at < kDigits * copies; at += blockDim.x) {
-            bins[at] = 0;
-        }
-        __syncthreads();
-        for_row<T>(span, row, length, element, [=](T value) {
-            const uint64_t key = in_order<T>(value), sought = Falling ? ~key : key;
-            if (shift == kTop || (key ^ known) >> (shift + 8) == 0) {
-                phase_add(&bins[(sought >> shift & 255) * copies + own], How::of(key));
+        int64_t* const parts = totals + shift / 8 % 2 * kDigits;  // others of a cluster may still read the last digit's
+        for (int64_t from = 0; from < length; from += kMost * span.blocks()) {
+            for (int at = threadIdx.x; at < kDigits * copies; at += blockDim.x) {
+#pragma unroll
+                for (int word = 0; word < How::words; ++word) {
+                    bins[word * kSeekBins + at] = 0;
+                }
             }
-        });
-        __syncthreads();
-        Bin* const totals = bins + (kCopies + shift / 8 % 2) * kDigits;  // others of a cluster may still read the last digit's
-        for (int at = threadIdx.x; at < kDigits; at += blockDim.x) {
-            Bin all = 0;
-            for (int copy = 0; copy < copies; ++copy) {
-                all += bins[at * copies + copy];
+            __syncthreads();
+            const int64_t rest = length - from, some = rest < kMost * span.blocks() ? rest : kMost * span.blocks();
+            for_row<T>(span, row, some, [=](int64_t line, int64_t at) { return element(line, from + at); }, [=](T value) {
+                const uint64_t key = in_order<T>(value), sought = Falling ? ~key : key;
+                if (shift == kTop || (key ^ known) >> (shift + 8) == 0) {
+                    How::add(&bins[(sought >> shift & 255) * copies + own], key);
+                }
+            });
+            __syncthreads();
+            for (int at = threadIdx.x; at < kDigits; at += blockDim.x) {
+                int64_t all = from > 0 ? parts[at] : 0;
+                for (int copy = 0; copy < copies; ++copy) {
+                    all += How::of(&bins[at * copies + copy]);
+                }
+                parts[at] = all;
             }
-            totals[at] = all;
         }
         meet_in_cluster<Span::split>();
+        if constexpr (Span::split != 1) {
+            int64_t* const whole = reinterpret_cast<int64_t*>(bins);
+            for (int at = threadIdx.x; at < kDigits; at += blockDim.x) {
+                int64_t all = 0;
+#pragma unroll
+                for (int other = 0; other < 8; ++other) {
+                    all += other < span.blocks() ? of_block<Span::split>(parts, other)[at] : 0;
+                }
+                whole[at] = all;
+            }
+            __syncthreads();
+        }
         if (threadIdx.x < 32) {  // a lane has eight of them
+            const int64_t* const whole = Span::split != 1 ? reinterpret_cast<const int64_t*>(bins) : parts;
             double sums[8], all = 0;
             unsigned there = 0;
 #pragma unroll
             for (int at = 0; at < 8; ++at) {
-                const int digit = 8 * lane + at;
-                Bin whole = 0;
-                for (int other = 0; other < span.blocks(); ++other) {
-                    whole += of_block<Span::split>(totals, other)[digit];
-                }
-                const int first = shift < kTop ? static_cast<int>(known >> kTop & 255) : Falling ? 255 - digit : digit;
-                there |= static_cast<unsigned>(whole != 0) << at;
-                sums[at] = How::sum(whole, first);
+                const int digit = 8 * lane + at, first = shift < kTop ? static_cast<int>(known >> kTop & 255) : Falling ? 255 - digit : digit;
+                there |= static_cast<unsigned>(whole[digit] != 0) << at;
+                sums[at] = How::sum(whole[digit], first);
                 all += sums[at];
             }
             double through = all;
