@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOST_DIMS = 4
 """Of an argument that may be a parameter with its extents in another order."""
 INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "pow": "**", "matmul": "@", "and": "&", "or": "|", "xor": "^",
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "div": "/", "floordiv": "//", "pow": "**", "matmul": "@", "and": "&", "or": "|", "xor": "^",
     "mod": "%", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "lshift": "<<", "rshift": ">>",
 }  # fmt: skip
 PLACES = frozenset(
@@ -180,7 +180,10 @@ class Writer:
         if name.startswith("__") and len(given) == 2 and (sign := INFIX.get(bare) or INFIX.get(bare[1:])):
             first, second = given if bare in INFIX else (given[1], given[0])
             return ["(", *first, f" {sign} ", *second, ")"]
-        if getattr(torch.Tensor, name, None) is function:
+        if function in (
+            getattr(torch.Tensor, name, None),
+            getattr(torch.Tensor, f"__{name}__", None),
+        ):  # ** is called pow
             return [*given[0], f".{name}(", *self._listed(given[1:], step), ")", *end]
         for place in ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft"):
             module: Any = torch

@@ -180,6 +180,30 @@ std::vector<torch::Tensor> scores(torch::Tensor x) {
 }
 
 
+@pytest.mark.parametrize(
+    "expected",
+    [
+        "1.0 / (x**2 + 1)",
+        "2**x - x**0.5",
+        "1 - x // 0.3 + 3 // x",
+        "5 % (x + 1) + x % 0.7",
+        "-x + abs(x - 0.5)",
+        "3 * x / 2 - x * x",
+    ],
+)
+def test_what_python_writes_as_signs_is_written_down(tmp_path: Path, expected: str) -> None:
+    text = (
+        RETURNED["tests/test_scores.py"].replace("dtype=torch.bfloat16", "dtype=torch.float32").replace("randn", "rand")
+    )
+    text = text.replace("x.float() * 2.0)", f"{expected})").replace(
+        "    torch.testing.assert_close(first, x.float()[:, :3] + 1)\n", ""
+    )
+    write_texts(tmp_path, RETURNED | {"tests/test_scores.py": text})
+    to = tmp_path / "made"
+    said = list(bring(f"{tmp_path}/tests/test_scores.py", tmp_path / "csrc" / "scores.cpp", "scores", to))
+    assert not any("reference.py" in one for one in said if "norms" not in one), said
+
+
 def test_what_a_function_returns_is_of_the_dtype_that_it_is_made_in(tmp_path: Path) -> None:
     """Tests compare with float32, and not all that is returned."""
     write_texts(tmp_path, RETURNED)
