@@ -58,6 +58,8 @@ class OutputCopier:
         """Whether anything was copied yet."""
         self.shares = False
         """Whether something returned lay in the memory of an argument."""
+        self.has_more = False
+        """Whether it may return more tensors behind the outputs, which nobody looks at: an engine's function is as it is."""
         self.move: Callable[[int, int, int, int], int] | None = None
         """`take_output` of probes/calls.cpp; torch's copy where there is none."""
         self.arguments: list[tuple[int, int]] = []
@@ -75,7 +77,7 @@ class OutputCopier:
             return  # in place
         began = self.clock()
         plain = True
-        got = list(returned) if type(returned) in (tuple, list) else [returned]
+        got = self._several(returned, len(outputs))
         if len(got) != len(outputs):
             raise CandidateRefused("WRONG_SHAPE", f"returned {len(got)} values, should be {len(outputs)} tensors")
         for value, (name, buffer, inout) in zip(got, outputs, strict=True):
@@ -100,7 +102,7 @@ class OutputCopier:
     ) -> list[tuple[int, int, int]] | None:
         """(address of the output, of what was returned for it, bytes) each, where whoever reads the output can read that instead: new memory,
         laid out and aligned as the output is. None where it has to be copied. Raises CandidateRefused as a copy does."""
-        got = list(returned) if type(returned) in (tuple, list) else [returned]
+        got = self._several(returned, len(outputs))
         if returned is None or len(got) != len(outputs):
             return None
         places = []
@@ -112,6 +114,10 @@ class OutputCopier:
                 return None
             places.append((self.address(buffer), self.address(value), buffer.nbytes))
         return places
+
+    def _several(self, returned: Any, count: int) -> list[Any]:
+        got = list(returned) if type(returned) in (tuple, list) else [returned]
+        return got[:count] if self.has_more else got
 
     def _look(self, value: Any, name: str, buffer: torch.Tensor, inout: bool) -> tuple[bool, bool]:
         """Whether it is laid out as the output is, and whether it lies in an argument's memory. Raises CandidateRefused."""
@@ -272,6 +278,22 @@ class Signature:
             function, inputs + scalars if scalars and count is not None and count >= room else inputs, self.outputs
         )
 
+    def returning_more(self, function: Callable[..., Any], count: int | None) -> CallAdapter:
+        """Of an engine's function that returns the outputs, and perhaps more: takes all other arguments in order, those without the sizes or the inputs."""
+        every = self.at(lambda _kind, role: role != "output")
+        orders = (
+            every,
+            [at for at in every if self.arguments[at][0] != "size"],
+            [at for at in every if self.arguments[at][0] == "tensor"],
+        )
+        picked = next((order for order in orders if len(order) == count), None)
+        if picked is None:
+            raise CandidateRefused("MISSING_ENTRY", f"{self.entry} takes {count} arguments, which fits neither {len(orders[0])} (all but the outputs), "
+                          f"{len(orders[1])} (without sizes) nor {len(orders[2])} (inputs)")  # fmt: skip
+        adapter = CallAdapter(function, picked, self.outputs)
+        adapter.copier.has_more = True
+        return adapter
+
     def writing(self, function: Callable[..., Any]) -> CallAdapter:
         """Takes every argument in order, all but the sizes or the tensors alone, by how many it takes; writes the outputs."""
         every = list(range(len(self.arguments)))
@@ -399,7 +421,7 @@ def extension_form(path: str, signature: Signature) -> CallAdapter:
     inputs = signature.at(lambda kind, role: kind == "tensor" and role in ("input", "inout"))
     tensors = signature.at(lambda kind, _role: kind == "tensor")
     if said.count("Tensor") == len(inputs) < len(tensors):
-        return signature.returning(function, positional(function))
+        return signature.returning_more(function, positional(function))
     return signature.fitting(function, None, positional(function))
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from harness import backends
 from harness.backends import torch_extension
@@ -117,6 +118,18 @@ def test_which_arguments_an_extension_is_given(
 def test_a_number_of_arguments_that_fits_nothing_is_refused() -> None:
     with pytest.raises(forms.CandidateRefused, match="takes 7 arguments"):
         forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, None, 7)
+
+
+@pytest.mark.parametrize(("count", "picked"), [(3, [0, 2, 3]), (2, [0, 3]), (1, [0])])
+def test_a_function_that_returns_more_than_the_outputs_takes_sizes_too(count: int, picked: list[int]) -> None:
+    """FlashRWKV2's key preparation takes tensors and a head's size, and returns what its backward needs behind the outputs."""
+    x, out = torch.arange(4.0), torch.empty(4)
+    form = forms.Signature(ARGUMENTS, "f").returning_more(lambda *_: (x + 1, torch.ones(7)), count)
+    assert form.picked == picked
+    form.launch(form.prepare([x, out, 4, 0.5]))
+    assert torch.equal(out, x + 1)
+    with pytest.raises(forms.CandidateRefused, match="takes 5 arguments, which fits neither 3"):
+        forms.Signature(ARGUMENTS, "f").returning_more(lambda *_: None, 5)
 
 
 def _takes_two(a: Any, b: Any) -> None: ...
