@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from harness.capture.source import CaptureError, write_standalone
+from harness.capture.standins import BuildIsMissing
 from harness.capture.watch import CallWatcher, KernelCall
 from harness.capture.written import Token, Writer
 
@@ -152,6 +153,9 @@ def watch_test(
             pytest.main([target, *options], [plugin])
             if not plugin.cases:  # the engine's conftest.py needs the engine
                 pytest.main([target, *options, "--noconftest"], [plugin])
+            if not plugin.cases:
+                with BuildIsMissing(path):  # in front of who rewrites its asserts
+                    pytest.main([target, *options, "--noconftest", "--assert=plain"], [plugin])
         for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(path)]:
             del sys.modules[name]  # another file may have its name
         first = first or _refusal(watcher, faults, plugin.cases, said.getvalue())

@@ -156,8 +156,13 @@ RETURNED = {
     "pyproject.toml": "",
     "engine_y/__init__.py": "",
     "tests/test_scores.py": """
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+sys.path.insert(0, str(list(Path(__file__).parent.glob("../build/lib.*/"))[0]))
 from engine_y import _C
 
 
@@ -205,7 +210,7 @@ def test_what_python_writes_as_signs_is_written_down(tmp_path: Path, expected: s
 
 
 def test_what_a_function_returns_is_of_the_dtype_that_it_is_made_in(tmp_path: Path) -> None:
-    """Tests compare with float32, and not all that is returned."""
+    """Tests compare with float32, and not all that is returned. Nor is the engine built, where its test looks for it."""
     write_texts(tmp_path, RETURNED)
     to = tmp_path / "made"
     said = list(bring(f"{tmp_path}/tests/test_scores.py", tmp_path / "csrc" / "scores.cpp", "scores", to))
