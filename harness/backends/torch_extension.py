@@ -30,7 +30,7 @@ FLAGS = ("-std=c++20", "-O3", "-DTORCH_EXTENSION_NAME=candidate", "-DTORCH_API_I
 LINKS = ["-lc10", "-ltorch_cpu", "-ltorch"]
 _BINDS = re.compile(r"\b(PYBIND11_MODULE|TORCH_LIBRARY(_FRAGMENT)?|PyInit_)\b")
 NEEDS_OPERATORS = re.compile(
-    r'error: (no operator "|no suitable (user-defined )?conversion|no instance of constructor)'
+    r'error: (no operator "|no suitable (user-defined conversion|conversion|constructor)|no instance of constructor)'
 )
 """Of a source that computes with __half or __nv_bfloat16 by the operators that torch's usual flags take away."""
 _BINDING = """

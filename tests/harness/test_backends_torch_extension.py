@@ -132,6 +132,14 @@ def test_a_function_that_returns_more_than_the_outputs_takes_sizes_too(count: in
         forms.Signature(ARGUMENTS, "f").returning_more(lambda *_: None, 5)
 
 
+def test_an_int8_that_becomes_a_half_needs_what_torchs_usual_flags_take_away() -> None:
+    """omniserve's helpers, whose own build takes these flags away."""
+    said = (
+        'utils.cuh(261): error: no suitable constructor exists to convert from "int8_t" (aka "signed char") to "__half"'
+    )
+    assert torch_extension.NEEDS_OPERATORS.search(said)
+
+
 def _takes_two(a: Any, b: Any) -> None: ...
 
 
