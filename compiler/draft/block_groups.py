@@ -9,12 +9,13 @@ On an H200 (float32, 7.5 GB): a group norm of 8 MB groups took 10.2 ms read twic
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from .cuda import whole
-from .packing import PACK_BYTES, Packs, Place
+from .kept import Residency
+from .packing import PACK_BYTES, Packs
 
 THREADS = 256
 BLOCKS = 3
@@ -34,37 +35,31 @@ def prelude() -> str:
 
 
 @dataclass(frozen=True)
-class BlockGroup:
-    """What of a row is kept."""
-
-    names: dict[Place, str]
+class BlockGroup(Residency):
     slots: int
     """Packs of each that a thread keeps."""
     packs: int
     """Of a row."""
     meeting: str
-    """The memory where the blocks meet, as the text calls it."""
-    in_there: set[Place] = field(default_factory=set, compare=False)
-    """What the loops that were printed have put there."""
+    templates, otherwise = ("int Items", "int Slots"), ", nullptr, 1"
 
-    templates = ("int Items", "int Slots")
+    @property
+    def parameters(self) -> tuple[str, ...]:  # type: ignore[override]  # it names its own memory
+        return f"unsigned* {self.meeting}", "int sharers"
 
     def bound(self, threads: int) -> str:
         return f"__launch_bounds__(Slots > 0 ? {THREADS} : {threads}, Slots > 0 ? {BLOCKS} : 1) "
 
-    def parameters(self) -> list[str]:
-        return [f"unsigned* {self.meeting}", "int sharers"]
+    def rows(self, first: str, step: str) -> tuple[str, str]:
+        own, apart = (f"Slots > 0 ? {word} / sharers : {word}" for word in (first, step))
+        return own, f"({apart})"
 
-    def before(self, type_of: Callable[[torch.dtype], str]) -> list[str]:
-        """What the kernel says before its loop over rows."""
-        return [
+    def before(self, length: str, type_of: Callable[[torch.dtype], str]) -> list[str]:
+        lines = [
             "    const int sharer = Slots > 0 ? blockIdx.x % sharers : 0;",
             "    unsigned turn = 0;",
-            *self._held(type_of),
+            "    extern __shared__ float4 kept[];",
         ]
-
-    def _held(self, type_of: Callable[[torch.dtype], str]) -> list[str]:
-        lines = ["    extern __shared__ float4 kept[];"]
         at = "kept"
         for place, name in self.names.items():
             type = f"Pack<{type_of(place.buffer.dtype)}, Items>"
@@ -72,10 +67,8 @@ class BlockGroup:
             at = f"{name} - threadIdx.x + Slots * {THREADS}"
         return lines
 
-    def loops(
-        self, packs: Packs, opened: list[tuple[str, str, str]], tab: str, wide: str, end: str, threads: int
-    ) -> list[str]:
-        """Lines that load what is not kept yet, all of it at once, and those that open the loop over packs. `opened`: (type, name, address)."""
+    def loops(self, packs, opened, tab: str, wide: str, end: str, threads: int) -> list[str]:
+        """Also, in front, lines that load what is not kept yet, all of it at once."""
         new = [
             (place, at) for place, (_, _, at) in zip(packs.loads, opened, strict=True)
             if place in self.names and place not in self.in_there
@@ -115,7 +108,6 @@ class BlockGroup:
         return f"Slots > 0 ? group_fold({value}, {start}, {join}, {self.meeting}, sharers, turn) : block_fold({value}, {start}, {join})"
 
     def launch(self, kernel: str, items: int, arguments: str) -> list[str]:
-        """Lines that launch the kernel and return, where the device has the room."""
         call = f"{kernel}<{items}, {self.slots}>, rows, {self.packs}, {len(self.names) * self.slots * THREADS * PACK_BYTES}, reinterpret_cast<unsigned*>({self.meeting}), stream, {arguments}"
         return [f"    if (aligned && launch_groups<{self.slots}>({call})) return;"]
 

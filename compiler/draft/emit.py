@@ -50,8 +50,7 @@ class Emitter(Interface):
         self._count = 0
         self.row_names: dict[Index, str] = {}
         self.wide = "int64_t"
-        self.kept: Kept | None = None
-        self.group: BlockGroup | None = None
+        self.resident: Kept | BlockGroup | None = None
         self.packs = self._packs() if device == "cuda" else {}
         self.packed: dict[tuple[Buffer, Index], str] = {}
         """What the loop that is being printed has in packs."""
@@ -91,14 +90,14 @@ class Emitter(Interface):
                 if one is None:
                     return {}
                 singles[at] = one
-            self.kept = kept_of(singles, int(kernel.length), self.name)
-            return singles if self.kept is not None else {}
+            self.resident = kept_of(singles, int(kernel.length), self.name)
+            return singles if self.resident is not None else {}
         items = min((one.items for one in packs.values()), default=1)
         packs = {at: replace(one, items=items) for at, one in packs.items()}
         whole = self.folds_by_block and kernel.length.is_Integer and len(packs) == len(loops)
         if packs and whole and not self.across and not self.aliased:
             kinds = {m.definition.kind for m in kernel.members if _folds(m, kernel)}
-            self.group = group_of(packs, items, int(kernel.length), kinds, self.name)
+            self.resident = group_of(packs, items, int(kernel.length), kinds, self.name)
         return packs
 
     @property
@@ -210,11 +209,8 @@ class Emitter(Interface):
         ]
         loading = [f"const {one.type} {one.name} = load_pack<Items>({one.at});" for one in loads]
         opened = [(one.type, one.name, one.at) for one in loads]
-        if self.kept is not None:
-            head = self.kept.loop(tab, self.wide, end)
-            loading = self.kept.loading(packs, opened)
-        if self.group is not None:
-            head, loading = self.group.loops(packs, opened, tab, self.wide, end, width), []
+        if self.resident is not None:
+            head, loading = self.resident.loops(packs, opened, tab, self.wide, end, width), []
         top.lines += [
             *head,
             *(f"{tab}    {line}" for line in loading),
@@ -358,9 +354,8 @@ class Emitter(Interface):
             else:
                 type, first = accumulator_type(self.device, definition), identity(self.device, definition)
                 start = f"{type}{first}" if is_struct(definition) else f"{type}({first})"
-                fold = "block_fold" if self.kept is None else "cluster_fold<Blocks>"
-                call = f"{fold}({name}, {start}, {join})" if self.group is None else self.group.fold(name, start, join)
-                top.line(f"{name} = {call};")
+                plain = f"block_fold({name}, {start}, {join})"
+                top.line(f"{name} = {self.resident.fold(name, start, join) if self.resident else plain};")
         parts = PARTS.get(definition.kind)
         texts = [f"{name}.{part}" for part in parts] if parts else [name]
         for out, text in zip(definition.outs, texts, strict=False):
@@ -392,7 +387,7 @@ class Emitter(Interface):
         alone = (
             "threadIdx.y == 0"
             if self.is_split
-            else "threadIdx.x == 0" + (" && sharer == 0" if self.kept or self.group else "")
+            else "threadIdx.x == 0" + (" && sharer == 0" if self.resident else "")
             if self.device == "cuda" and self.kernel.layout == ROW
             else ""
         )

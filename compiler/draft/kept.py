@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
@@ -24,16 +25,37 @@ THREADS = 512
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What of a row is kept, by how many blocks."""
+class Residency:
+    """How rows that are read more than once stay with the blocks that share them, and what of a kernel's text follows from that."""
 
     names: dict[Place, str]
     """What of a row is kept, and as what."""
+    in_there: set[Place] = field(default_factory=set, compare=False, kw_only=True)
+    """What the loops that were printed have put there."""
+    templates: ClassVar[tuple[str, ...]]
+    parameters: ClassVar[tuple[str, ...]] = ()
+    """Of the kernel, behind those of its buffers."""
+    otherwise: ClassVar[str] = ""
+    """These where nothing stays."""
+    meeting = ""
+    """The memory where blocks meet, as the text calls it."""
+
+    def bound(self, threads: int) -> str:
+        return f"__launch_bounds__({threads}) "
+
+    def rows(self, first: str, step: str) -> tuple[str, str]:
+        """The first of a block's rows and how far it is to the next, by those of a block that shares none."""
+        return f"{first} / sharers", f"{step} / sharers"
+
+
+@dataclass(frozen=True)
+class Kept(Residency):
+    """By clusters of blocks."""
+
     blocks: int
     bytes: int
     """Of a block's shared memory."""
-    in_there: set[Place] = field(default_factory=set, compare=False)
-    """What the loops that were printed have put there."""
+    templates = ("int Blocks",)
 
     def before(self, length: str, type_of: Callable[[torch.dtype], str]) -> list[str]:
         """What the kernel says before its loop over rows: where a block's share of a row is kept, as elements of `type_of`."""
@@ -53,16 +75,10 @@ class Kept:
             at = f"{name} + room"
         return [f"    {line}" for line in lines]
 
-    def loop(self, tab: str, wide: str, end: str) -> list[str]:
+    def loops(self, packs: Packs, opened, tab: str, wide: str, end: str, threads: int) -> list[str]:
+        """Lines that open the loop over packs and name (type, name, address) of each load: from memory, or what has been kept of it."""
         first = f"static_cast<{wide}>(sharer * width + threadIdx.x) * Items"
         step = "first += sharers * width * Items, slot += width"
-        return [
-            f"{tab}#pragma unroll 8",
-            f"{tab}for ({wide} first = {first}, slot = threadIdx.x; first < {end}; {step}) {{",
-        ]
-
-    def loading(self, packs: Packs, opened: list[tuple[str, str, str]]) -> list[str]:
-        """Lines that name (type, name, address) of each load of the loop: from memory, or what has been kept of it."""
         lines = []
         for place, (type, name, at) in zip(packs.loads, opened, strict=True):
             load = f"load_pack<Items>({at})"
@@ -72,10 +88,17 @@ class Kept:
             if place in self.names and place not in self.in_there:
                 lines.append(f"if (Blocks > 0) {self.names[place]}[slot] = {name};")
                 self.in_there.add(place)
-        return lines
+        return [
+            f"{tab}#pragma unroll 8",
+            f"{tab}for ({wide} first = {first}, slot = threadIdx.x; first < {end}; {step}) {{",
+            *(f"{tab}    {line}" for line in lines),
+        ]
 
-    def launch(self, kernel: str, arguments: str) -> list[str]:
-        """Lines that launch the kernel and return, on a device that has clusters."""
+    def fold(self, value: str, start: str, join: str) -> str:
+        return f"cluster_fold<Blocks>({value}, {start}, {join})"
+
+    def launch(self, kernel: str, items: int, arguments: str) -> list[str]:
+        """Lines that launch the kernel and return, where the device can do so."""
         configured = f"{kernel}<{self.blocks}>, rows, {self.blocks}, {THREADS}, {self.bytes}, stream"
         return [
             "    if (kClusters) {",

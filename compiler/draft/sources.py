@@ -63,11 +63,9 @@ def native(kernel: Kernel, partition: Partition, device: str) -> Native:
     emitter = Emitter(kernel, partition, device)
     text = _cuda(kernel, emitter, summary) if device == "cuda" else _cpp(kernel, emitter, summary)
     scalars = [name for name, _ in emitter.scalars()]
-    if emitter.group is not None:
-        return Native(
-            kernel.name, [*emitter.arguments(), emitter.group.meeting], text, summary, scalars, emitter.group.meeting
-        )
-    return Native(kernel.name, emitter.arguments(), text, summary, scalars)
+    meeting = emitter.resident.meeting if emitter.resident is not None else ""
+    arguments = [*emitter.arguments(), *([meeting] if meeting else [])]
+    return Native(kernel.name, arguments, text, summary, scalars, meeting)
 
 
 def _tile_emitter(kernel: Kernel, partition: Partition, device: str) -> TileEmitter:
@@ -168,12 +166,11 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
     rows = index_text(kernel.rows)
     lines = _over_rows(kernel, emitter, rows)
     names = ", ".join(emitter.arguments())
-    group = emitter.group.parameters() if emitter.group is not None else []
-    meeting = [f"int32_t* {emitter.group.meeting}"] if emitter.group is not None else []
-    if emitter.kept is not None:
-        templates = ["int Blocks"]
-    elif emitter.group is not None:
-        templates = [*emitter.group.templates]
+    resident = emitter.resident
+    more = resident.parameters if resident is not None else ()
+    meeting = [f"int32_t* {resident.meeting}"] if resident is not None and resident.meeting else []
+    if resident is not None:
+        templates = [*resident.templates]
     else:
         templates = [*(["int Items"] if emitter.items > 1 else []), *(["typename Index"] if narrow else [])]
     return "\n".join(
@@ -181,7 +178,7 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
             f"// {summary}",
             *([f"template <{', '.join(templates)}>"] if templates else []),
             f"__global__ void {_bound(emitter)}{kernel.name}_kernel(",
-            f"    {', '.join([*emitter.parameters(restricted=True), *group])}) {{",
+            f"    {', '.join([*emitter.parameters(restricted=True), *more])}) {{",
             *lines,
             "}",
             "",
@@ -196,8 +193,8 @@ def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:
 
 def _bound(emitter: Emitter) -> str:
     """What the compiler may reckon with; without it a long row's block may take registers of which there is room for one block only."""
-    if emitter.group is not None:
-        return emitter.group.bound(emitter.threads_of_row)
+    if emitter.resident is not None:
+        return emitter.resident.bound(emitter.threads_of_row)
     return f"__launch_bounds__({emitter.threads_of_row}) " if emitter.folds_by_block else ""
 
 
@@ -219,16 +216,9 @@ def _over_rows(kernel: Kernel, emitter: Emitter, rows: str) -> list[str]:
     first, step, before = "blockIdx.x", "gridDim.x", []
     if emitter.is_short and kernel.scan is None:
         first, step = f"{block} * blockDim.y + threadIdx.y", f"static_cast<{wide}>(gridDim.x) * blockDim.y"
-    elif emitter.kept is not None:
-        first, step, before = (
-            "blockIdx.x / sharers",
-            "gridDim.x / sharers",
-            emitter.kept.before(index_text(kernel.length), emitter.element_type),
-        )
-    elif emitter.group is not None:
-        before = emitter.group.before(emitter.element_type)
-        first, step = (f"Slots > 0 ? {word} / sharers : {word}" for word in (first, step))
-        first, step = f"{first}", f"({step})"
+    elif emitter.resident is not None:
+        before = emitter.resident.before(index_text(kernel.length), emitter.element_type)
+        first, step = emitter.resident.rows(first, step)
     loop = f"    for ({wide} {row} = {first}; {row} < {rows}; {row} += {step}) {{"
     return [*before, loop, *emitter.body(2), "    }"]
 
@@ -241,10 +231,8 @@ def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: boo
     if items > 1:
         addresses = " | ".join(f"reinterpret_cast<uintptr_t>({name})" for name in emitter.packed_buffers())
         lines.append(f"    const bool aligned = (({addresses}) & {PACK_BYTES - 1}) == 0;")
-    if emitter.kept is not None:
-        lines += emitter.kept.launch(f"{kernel.name}_kernel", names)
-    if emitter.group is not None:
-        lines += emitter.group.launch(f"{kernel.name}_kernel", items, names)
+    if emitter.resident is not None:
+        lines += emitter.resident.launch(f"{kernel.name}_kernel", items, names)
     if emitter.in_packs:
         lines.append(f"    const int threads = {PACK_THREADS};")
         lines.append(f"    const int64_t each = {PACK_THREADS} * (aligned ? {items} : 1);")
@@ -263,7 +251,7 @@ def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: boo
         lines.append("    const int64_t wanted = rows;")
     if kernel.layout == ROW:
         lines.append("    const int blocks = static_cast<int>(wanted < (1 << 20) ? wanted : 1 << 20);")
-    variants = [("aligned", [str(items)]), ("", ["1"])] if items > 1 else [("", ["0"] if emitter.kept else [])]
+    variants = [("aligned", [str(items)]), ("", ["1"])] if items > 1 else [("", [])]
     if narrow:
         stride = PACK_THREADS * items if emitter.in_packs else FLAT_THREADS
         small = " && ".join(f"{index_text(size)} < INT32_MAX - {stride}" for size in emitter.largest())
@@ -274,8 +262,8 @@ def _launch(kernel: Kernel, emitter: Emitter, rows: str, names: str, narrow: boo
             for also, index in (("narrow", "int"), ("", "int64_t"))
             for when, given in variants
         ]
-    if emitter.group is not None:
-        names += ", nullptr, 1"
+    if emitter.resident is not None:
+        names += emitter.resident.otherwise
         variants = [(when, [*given, "0"]) for when, given in variants]
     return [*lines, *_chosen(f"{kernel.name}_kernel", names, variants)]
 
