@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from harness.cpp import angles, find_definitions, find_templates, split
 from harness.export import launcher
 from harness.export.dropin import ExportError
+from harness.export.launch_header import uncast
 from kernels.spec import Scalar, Spec, Tensor
 
 NO_VALUE = re.compile(r"(?:[\w:]+::)?nullopt|\{\}")
@@ -82,7 +83,7 @@ def find_guards(spec: Spec, own: str, function: str, at: int) -> Guards:
         values = (*bound.arguments, *(one.default for one in host.parameters[len(bound.arguments) :]))
         given = {one.name: text for one, text in zip(host.parameters, values, strict=True)}
         known = {argument.name for argument in spec.arguments}
-        here = {bare: name for name, text in given.items() if (bare := launcher.uncast(text)[0]) in known}
+        here = {bare: name for name, text in given.items() if (bare := uncast(text)[0]) in known}
         if made.names is not None and here != made.names:
             raise ExportError("build.binding gives the dtypes' calls their arguments in different orders")
         made.names = here

@@ -15,7 +15,8 @@ from harness.cpp import find_definitions, find_scopes, mask, without_dead_condit
 from harness.device import facts as device_facts
 from harness.export import guards, launcher, python_call
 from harness.export.dropin import ExportError, infer
-from harness.export.launcher import space, with_include
+from harness.export.launch_header import space
+from harness.export.launcher import with_include
 from harness.judge.builds import Brought, compile_build
 from harness.judge.verification import first_error
 from harness.records import DeviceFacts
