@@ -35,6 +35,7 @@ def try_compiler(state: State, context: Context) -> list[Attempt]:
     models = all(settings.policy[role] in MODELS for role in ("planner", "coder"))
     if not models or not reference or settings.exact or settings.coder != "tools":
         return []
+    context.say("compiler", "trying the source that it writes from the reference")
     source, spec = settings.source, context.visible_spec(state)
     bench = Workbench(context.evaluator, context.store, spec, baseline=source, incumbent=source, reference=reference)
     if not bench.has_compiler():
