@@ -81,7 +81,7 @@ def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workl
         counters = describe_counters(found["counters"], int(found["calls"]))
     except (ValueError, LookupError, TypeError, AttributeError):  # the candidate wrote in its place
         return {"unavailable": "the samples cannot be read"}
-    return {"workload": workloads[-1].label} | counters | summarise(text if not code else "", inside, elsewhere)
+    return {"workload": workloads[-1].label} | summarise(text if not code else "", inside, elsewhere) | counters
 
 
 def why_not_counted() -> str:
@@ -94,15 +94,12 @@ def why_not_counted() -> str:
 
 
 def describe_counters(found: Mapping[str, int | str], calls: int) -> dict[str, str]:
-    """What the calls took by the machine's counters; why, where it has none."""
+    """What the calls took by the machine's counters, and which of them it lacks; `run.py doctor` says why."""
     said = {
         f"{name} a call": f"{count / max(calls, 1):,.0f}" for name, count in found.items() if isinstance(count, int)
     }
-    if lacking := {name: str(why)[:80] for name, why in found.items() if not isinstance(why, int)}:
-        said["not counted"] = (
-            f"{', '.join(lacking)}: this machine's counters cannot be read ({next(iter(lacking.values()))})"
-        )
-    return said
+    lacking = [name for name, count in found.items() if not isinstance(count, int)]
+    return said | ({"not to be counted here": ", ".join(lacking)} if lacking else {})
 
 
 def summarise(listing: str, inside: Counter[int], outside: Counter[str]) -> dict[str, str]:
