@@ -28,7 +28,7 @@ from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, indices_of, loads_of, walk
 from compiler.draft.index import Index, estimate, index_is_divided
-from compiler.draft.partition import FLAT, Member
+from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare, indent, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram, PackedKernel
@@ -105,21 +105,6 @@ def _large(program: KernelProgram) -> list[Buffer]:
     count = {b: estimate(b.elements, program.lowered.hints) for b in floats}
     large = [b for b in floats if len(b.shape) == rank and b.shape[-1] != 1]
     return [b for b in large if SMALL_SHARE * count[b] > max(count.values())] or floats
-
-
-def widest_read(program: KernelProgram, kernel: PackedKernel) -> int:
-    """Bytes that a thread reads side by side of a large tensor for one pack, where lanes have several neighbours each; 0 where they have few."""
-    if kernel.width == 1 or kernel.layout != FLAT or kernel.inner:
-        return 0
-    text = open_text(program, kernel, narrow=True)
-    count = lambda buffer: estimate(buffer.elements, program.lowered.hints)  # noqa: E731
-    found = [w for w in text.windows(parts_of(text)[2]) if w.width >= MANY_NEIGHBOURS * kernel.width and not w.edged]
-    most = max(map(count, [*program.inputs.values(), *program.outputs.values()]))
-    return max((w.width * w.buffer.dtype.itemsize for w in found if SMALL_SHARE * count(w.buffer) > most), default=0)
-
-
-MANY_NEIGHBOURS = 4
-"""Of a lane, from which on threads that read whole packs' worth of them lie far apart."""
 
 
 def signature(
@@ -271,11 +256,12 @@ def rows_function(
     if resident:
         loaded, numbers = load_kept(text, top, roots, end, slots)
     mark = waited if text.tables or text.staged else len(top.lines)  # tables are fetched while packs are on their way
+    several = any(window.width * window.buffer.dtype.itemsize > 16 for window in text.windows(roots))
     open_loop = (
         ["#pragma unroll", f"for (int item = 0; item < {slots}; ++item) {{", f"    const {wide} {pack} = team_member + item * team_step;",
          f"    if (is_row && {text.inside(str(pack), end)}) {{"]
         if resident
-        else ["#pragma unroll 4", f"for ({wide} {pack} = is_row ? team_member : {end}; {pack} < {end}; {pack} += team_step) {{"]
+        else [f"#pragma unroll {2 if several else 4}", f"for ({wide} {pack} = is_row ? team_member : {end}; {pack} < {end}; {pack} += team_step) {{"]
     )  # fmt: skip
     close_loop = ["    }", "}"] if resident else ["}"]
     # What needs no reduction that comes later is written while that is waited for; nothing of it is read again.
@@ -366,7 +352,7 @@ def rows_function(
     streams = (
         sum(window.width * window.buffer.dtype.itemsize for window in moved) >= 16
     )  # else a loop has few bytes on their way
-    made_at_once = int(bool(online)) if loops != 1 or parts else 2 if online or streams else 3
+    made_at_once = int(bool(online)) if loops != 1 or parts else 3 if several else 2 if online or streams else 0
     return finish_function(
         text, name, opening, parameters, arguments, top, mark, roots, stores, kept=bytes, online=made_at_once
     )

@@ -16,7 +16,7 @@ from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
-from compiler.codegen.stream_softmax import has_own_softmax, joined_softmax, own_softmax
+from compiler.codegen.stream_softmax import has_own_softmax, join_softmax, own_softmax
 from compiler.codegen.stream_tiles import (
     LEAST_GROUP,
     packs_of,
@@ -293,7 +293,7 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     top.lines += indent([
         *left, "__syncthreads();", f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", "    float sum = scores[at];",
         "    for (int other = 1; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at];", "    }", "    scores[at] = sum;",
-        "}", "meet_in_cluster<Split>();", *(joined_softmax(text, kernel) if apart else []),
+        "}", "meet_in_cluster<Split>();", *(join_softmax(text, kernel) if apart else []),
     ], 1)  # fmt: skip
     each, once = _stores(text, kernel, stores, values)
     top.lines += indent([

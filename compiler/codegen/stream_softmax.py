@@ -56,7 +56,7 @@ def own_softmax(
     ]  # fmt: skip
 
 
-def joined_softmax(text: Text, kernel: StreamKernel) -> list[str]:
+def join_softmax(text: Text, kernel: StreamKernel) -> list[str]:
     """Lines behind the cluster's meeting: what a block's sums of each query count (`shares`), and the reductions over all keys (`folded`)."""
     power = "fast_exp" if text.fast else "expf"
     assert kernel.weight

@@ -13,6 +13,7 @@ import sympy
 import torch
 
 from compiler.codegen import windows
+from compiler.codegen.small_integers import highest, small_difference
 from compiler.codegen.windows import Window
 from compiler.draft.accumulators import JOINS, identity, step
 from compiler.draft.expressions import COMPUTED, COST, Expr, constant, loads_of, make, replace_indices, walk
@@ -42,6 +43,7 @@ class Text:
     """What stands before a loop over lanes."""
     brief = False
     """Whether exp may be the device's approximate one although results are floats."""
+    raises = True  # whether small integers become floats below 2^23
     by_parts = False  # whether a division by what does not change is its reciprocal, and what that leaves
     bound = "const auto"  # what a loaded pack is bound to
     guards = True  # whether packs are loaded together where a condition of the pack says that they are needed
@@ -134,6 +136,10 @@ class Text:
         """The operation; a division by what does not change is done once, as a reciprocal, where numbers may be approximate or it is made good."""
         if op in ("lt", "ge") and (told := self._of_packs(args)) is not None:
             args = told
+        if op == "sub" and type == "float" and self.raises and (found := small_difference(*args)) is not None:
+            return found
+        if op == "round_to" and args[1] == "uint8" and (most := highest(args[0])) is not None and most <= 255:
+            return args[0]
         once = op == "div" and type == "float" and self.level(args[1]) < self.level(args[0])
         if once and (self.fast or self.by_parts):
             by = make("div", constant(1, type), args[1], type=type)
@@ -461,8 +467,8 @@ class Text:
     def operation(self, expr: Expr, parts: list[str]) -> str | None:
         """The operation where the device has a better text than C's."""
         op, type = expr.op, expr.type
-        if op == "divided":
-            return f"divided({', '.join(map(_bare, parts))})"
+        if op in ("divided", "raised"):
+            return f"{op}({', '.join(map(_bare, parts))})"
         if op == "rsqrt" and type == "float":
             return f"rsqrtf({_bare(parts[0])})"
         if op == "exp" and type == "float" and (self.fast or self.brief):

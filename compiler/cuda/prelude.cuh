@@ -67,6 +67,9 @@ __device__ __forceinline__ T floor_remainder(T a, T b) { return a - floor_quotie
     return fabsf(quotient) < INFINITY ? quotient : a / b;
 }
 
+// 2^23 more than a number below that, which is not negative.
+[[maybe_unused]] __device__ __forceinline__ float raised(int32_t value) { return __uint_as_float(0x4b000000u | static_cast<unsigned>(value)); }
+
 // A size that places are divided by: the host finds the multiplier once, the device multiplies and shifts. What is divided is not negative.
 struct Divisor {
     int by, shift = 0;

@@ -132,11 +132,13 @@ def reference(codes, scales, x):
 def test_a_warp_takes_a_row_that_one_pass_of_few_bytes_is_done_with(tmp_path):
     """Where rows are so many that warps fill the device, which a text asks with the numbers of an H200; here always."""
     spec = made(
-        [{"rows": 9, "cols": 1024}, {"rows": 5, "cols": 640}, {"rows": 3, "cols": 1031}], ("bfloat16",), ("cuda",),
+        [{"rows": 9, "cols": 1024}, {"rows": 5, "cols": 640}, {"rows": 3, "cols": 1031}], ("bfloat16",), ("cuda",), timed=2,
         tensors={"codes": "in rows cols int8 integers:-8:8", "scales": "in rows", "x": "in cols", "out": "out rows"},
     )  # fmt: skip
     text = source(spec, WEIGHTED)
-    assert "resident == 2 || rest == 0" in text and "row_plan.items == kByWarps" in text
+    assert (
+        "resident == 2 || rest == 0" in text and "row_plan.items == kByWarps" in text and "load_pack<16>(codes" in text
+    )
     check_text(folder_of(tmp_path, spec, WEIGHTED), text.replace("resident == 2 ||", "true ||"), tmp_path)
 
 
