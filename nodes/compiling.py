@@ -83,8 +83,10 @@ def _start() -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from nodes import compiling; compiling.answer()"]
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-    )
+        command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        # Nothing is computed there: threads would only wait awake, beside what this process imports.
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
 
 
 def _compiled_apart(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
