@@ -24,6 +24,8 @@ class Roundings(Protocol):
 
     def get(self, number: int) -> dict[str, torch.Tensor]: ...
 
+    def turn(self, number: int) -> dict[str, torch.Tensor]: ...
+
 
 @dataclass
 class Expected:
@@ -66,3 +68,14 @@ def errors(got: torch.Tensor, right: Expected, dtype: str) -> torch.Tensor:
         overflow = (value.abs() + right.tolerance > top) & (out.isinf()) & (out.sign() == value.sign())
         error.masked_fill_(overflow, 0.0)
     return error
+
+
+def numbers_only(got: torch.Tensor, right: Expected) -> torch.Tensor:
+    """What came out as no number where right is one, or where anything is right, taken for right; an integer made of no number is
+    anything."""
+    import torch
+
+    if got.dtype.is_floating_point:
+        spread = (got.to(torch.float64).isnan() & ~right.value.isnan()) | right.tolerance.isinf()
+        return torch.where(spread, right.value, got.to(torch.float64))
+    return right.value

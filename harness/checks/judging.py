@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from harness.checks import steps
-from harness.checks.expected import BEYOND, UNIT_ROUNDOFF, Expected, Right, errors
+from harness.checks.expected import BEYOND, UNIT_ROUNDOFF, Expected, Right, errors, numbers_only
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ def judge_outputs(
         if got.dim() and len(got) < len(one.value):
             one = Expected(one.value[: len(got)], one.tolerance[: len(got)], one.says)
         if right.nans:
-            got = _numbers_only(got, one)
+            got = numbers_only(got, one)
         error, message = judge(got, one, dtype)
         if message and closely and steps.explain(name, dtype, got, one, right):
             error, message = 1.0, ""
@@ -44,17 +44,6 @@ def judge_outputs(
             return error, f"{name}{message}{cares}"
     violated = right.law(outputs) if right.law is not None else ""
     return (BEYOND, violated) if violated else (worst, "")
-
-
-def _numbers_only(got: torch.Tensor, right: Expected) -> torch.Tensor:
-    """What came out as no number where right is one, or where anything is right, taken for right; an integer made of no number is
-    anything."""
-    import torch
-
-    if got.dtype.is_floating_point:
-        spread = (got.to(torch.float64).isnan() & ~right.value.isnan()) | right.tolerance.isinf()
-        return torch.where(spread, right.value, got.to(torch.float64))
-    return right.value
 
 
 def judge_closely(
@@ -67,6 +56,9 @@ def judge_closely(
     if message and right.doubted is not None and (closer := right.doubted()) is not None:
         closer.roundings, right = right.roundings, closer
         error, message = judge_outputs(dtypes, outputs, right, closely=True)
+    if message and steps.explain_picks(dtypes, outputs, right):
+        message = right.law(outputs) if right.law is not None else ""
+        error = BEYOND if message else 1.0
     return error, message, right
 
 

@@ -76,6 +76,10 @@ BETWEEN_DRAWS = 8
 """Roundings of every operator's result to a 16-bit dtype, the largest of which counts. What several roundings make together is about normal: of
 8 draws one element in 2,000 shows less than half of its deviation, so before anything is called wrong there are BETWEEN_DRAWS * (1 + DOUBT_DRAWS),
 of which one in 10^23 does."""
+SHARED_BITS = 3
+"""Computed values share a place in a ranking where they are equal in so many bits fewer than their format's: some units of NOISE_FACTOR. Of
+16-bit formats in one fewer."""
+PICKED_TURNS = (16, 32, 48, 64, 96, 128)
 SHORT_SUM = 64
 """Terms of a sum that engines keep in 16 bits, at most; longer ones earn one roundoff for each term, no more: a term left away would pass."""
 ROUNDINGS_BYTES = 2 << 30
@@ -129,6 +133,12 @@ class ReferenceCall:
         with self.rounding(**how):
             return self.run(upcast(inputs, "float64"), "float64")
 
+    def turned(self, inputs: dict[str, torch.Tensor], turn: int) -> dict[str, torch.Tensor]:
+        """Its outputs in fp64, where of what shares a place in a ranking others are picked (rounding.Rounding)."""
+        bits = self.bits - (SHARED_BITS if self.bits >= FP32_BITS else 1)
+        with self.rounding(bits=bits, units=0.0, sum_units=0.0, turn=turn):
+            return self.run(upcast(inputs, "float64"), "float64")
+
 
 class ReferenceRoundings:
     """Outputs of a reference for the same inputs, each time otherwise rounded (harness/farside/rounding.py); made when asked for."""
@@ -145,6 +155,9 @@ class ReferenceRoundings:
         if number == len(self.made) and (number + 1) * sum(t.nbytes for t in one.values()) <= ROUNDINGS_BYTES:
             self.made.append(one)
         return one
+
+    def turn(self, number: int) -> dict[str, torch.Tensor]:
+        return self.reference.turned(self.inputs, number)
 
     def _make(self, number: int) -> dict[str, torch.Tensor]:
         if not number:
@@ -195,6 +208,7 @@ def rows_noise(
     bits = reference.noise_bits
     noise: dict[str, torch.Tensor] = {}
     near: dict[str, torch.Tensor] = {}
+    picked: dict[str, float] = {}
 
     def take(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
         for name, value in one.items():
@@ -203,7 +217,8 @@ def rows_noise(
             if bits is not None and value.dtype.is_floating_point and _steep(highest, value):
                 if name not in near:
                     near.update(_near(reference, inputs, exact))
-                highest = _highest(_without_steps(apart, near[name], bits))
+                    picked.update(_picked(reference, inputs, other))
+                highest = _highest(_without_steps(apart, near[name], bits)).clamp_max(picked.get(name, math.inf))
             noise[name] = torch.maximum(noise[name], highest) if name in noise else highest
 
     take(exact, rough)
@@ -250,6 +265,37 @@ def _near(
                 apart = _apart(value, other[name])
                 found[name] = torch.maximum(found[name], apart) if name in found else apart
     return found
+
+
+def _picked(
+    reference: ReferenceCall, inputs: dict[str, torch.Tensor], rough: dict[str, torch.Tensor]
+) -> dict[str, float]:
+    """Noise, by tensor name, of those that depend on what is picked where values share a place in a ranking.
+
+    What fp32 picks of them, and fp64 does not, is no noise: boxes of the best of saturated scores may be any of their boxes. How far most
+    numbers are from the nearest of those that may be picked says it.
+    """
+    import torch
+
+    turns = [reference.turned(inputs, turn) for turn in (0, 2)]
+    names = [name for name, value in turns[0].items() if value.dtype.is_floating_point]
+    names = [name for name in names if bool((turns[0][name] != turns[1][name]).any())]
+    turns += [reference.turned(inputs, turn) for turn in PICKED_TURNS if names]
+    found: dict[str, float] = {}
+    for name in names:
+        near = _nearest(rough[name].double().flatten(), torch.cat([one[name].flatten() for one in turns]))
+        near = near[near.isfinite()]
+        found[name] = float(near.median()) if len(near) else 0.0
+    return found
+
+
+def _nearest(ones: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """How far each of at most TYPICAL_ROWS numbers is from the nearest of others, both [n]."""
+    import torch
+
+    ones, others = ones[:: max(1, len(ones) // TYPICAL_ROWS)], others.sort().values
+    at = torch.searchsorted(others, ones).clamp_max(len(others) - 1)
+    return torch.minimum((others[at] - ones).abs(), (others[(at - 1).clamp_min(0)] - ones).abs())
 
 
 def _without_steps(apart: torch.Tensor, near: torch.Tensor, bits: int) -> torch.Tensor:

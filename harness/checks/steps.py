@@ -2,14 +2,16 @@
 
 fp64 says one side, and an honest kernel may be on the other where the two are within rounding of each other. Each element that is
 not the reference's must be what another rounding of the reference makes of it (harness/farside/rounding.py), or, of an index into
-an input, name a place that holds the same value.
+an input, name a place that holds the same value. Where values that are equal but for rounding are ranked (sigmoids of large numbers), any order
+of them is right, and what is gathered by it (`explain_picks`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from harness.checks.expected import Expected, Right, errors
+from harness.checks.expected import Expected, Right, errors, numbers_only
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +21,11 @@ RUNS, LOOKS, SHARE = 32, 4, 0.5
 elements in doubt must have been found: of what is wrong by itself next to none is."""
 MOST_WRONG = 0.25
 """Share of an output's elements in doubt beyond which steps are not the reason, and nothing is computed to find out."""
+MOST_TURNS, PATIENCE, TURNS_AT_ONCE, PICKS_BYTES = 2048, 256, 32, 1 << 30
+"""Turns of what shares a place in a ranking, at most: two for each place in it. It ends where so many more explain nothing; it is seen to after
+so many; what is kept of them takes so much."""
+CLEAR = 2
+"""Outputs that are right in no more than so many times the turns of the fewest show as well what was picked."""
 COUNT, FEW = 4, 4
 """Elements on another side than fp64's may be so many times those of any of these roundings, and so many."""
 INDICES = ("int64", "int32")
@@ -36,6 +43,76 @@ def explain(name: str, dtype: str, got: torch.Tensor, right: Expected, whole: Ri
     return not bool(wrong.any()) or _found(name, got, right, wrong, whole)
 
 
+def explain_picks(dtypes: Mapping[str, str], outputs: dict[str, torch.Tensor], whole: Right) -> bool:
+    """Whether all outputs are right where the reference ranks values that are equal but for rounding, as sigmoids of large numbers are.
+
+    Each turn of the reference picks others of those that share a place. An element is right where one turn has it; outputs of as many places
+    agree with each other on which turn that is, and nothing is picked twice that no turn picks twice.
+    """
+    import torch
+
+    if whole.roundings is None:
+        return False
+    names = [name for name in dtypes if name in whole and outputs[name].numel()]
+    # Those of which all is known already but where picks are.
+    doubted = [name for name in names if bool((errors(outputs[name], whole[name], dtypes[name]) > 1.0).any())]
+    doubted = [name for name in doubted if not explain(name, dtypes[name], outputs[name], whole[name], whole)]
+    matches: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    turns: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    most = min(MOST_TURNS, PICKS_BYTES // (9 * max(1, sum(outputs[name].numel() for name in names))))
+    explained, since = -1, 0
+    for turn in range(most if doubted else 0):
+        made = whole.roundings.turn(turn)
+        for name in names:
+            right = Expected(made[name][: len(outputs[name])].to(torch.float64), whole[name].tolerance, "")
+            turns[name].append(right.value)
+            got = numbers_only(outputs[name], right) if whole.nans else outputs[name]
+            matches[name].append(errors(got, right, dtypes[name]) <= 1.0)
+        if turn == 2 and all(torch.equal(turns[name][0], turns[name][2]) for name in doubted):
+            return False  # nothing shares a place
+        if turn % TURNS_AT_ONCE == TURNS_AT_ONCE - 1 or turn == most - 1:
+            known = {name: torch.stack(matches[name]) for name in names}
+            done = sum(int(known[name].any(0).sum()) for name in doubted)
+            if done == sum(outputs[name].numel() for name in doubted) and _agree(names, doubted, known):
+                return not any(_picked_twice(outputs[name], turns[name]) for name in doubted)
+            explained, since = done, since if done == explained else turn
+            if turn - since >= PATIENCE:
+                return False
+    return False
+
+
+def _agree(names: list[str], doubted: list[str], known: dict[str, torch.Tensor]) -> bool:
+    """Whether each output in doubt shows most clearly what was picked, of those of as many places, or shares a turn with one that does, place by
+    place."""
+    for name in doubted:
+        shape = known[name].shape[1:]
+        beside = {other: min(len(shape), known[other].dim() - 1) for other in names}
+        beside = {other: n for other, n in beside.items() if n and known[other].shape[1 : 1 + n] == shape[:n]}
+        if not beside:
+            continue
+        shown = {other: _at_places(known[other], min(beside.values())) for other in beside}
+        counts = {other: int(one.sum()) for other, one in shown.items()}
+        clear = [other for other, count in counts.items() if count <= CLEAR * min(counts.values())]
+        if name not in clear and not any(bool((shown[name] & shown[other]).any(0).all()) for other in clear):
+            return False
+    return True
+
+
+def _at_places(known: torch.Tensor, places: int) -> torch.Tensor:
+    """Of [turns, places..., rest...] whether all the rest is right."""
+    return known.flatten(1 + places).all(-1) if known.dim() > 1 + places else known
+
+
+def _picked_twice(got: torch.Tensor, turns: list[torch.Tensor]) -> bool:
+    """Whether two rows of an output of floats are alike that are not in any turn."""
+
+    def twice(one: torch.Tensor) -> bool:
+        rows = one.to(turns[0].dtype).flatten(0, -2)
+        return len(rows.unique(dim=0)) < len(rows)
+
+    return got.dtype.is_floating_point and got.dim() > 1 and twice(got) and not any(map(twice, turns))
+
+
 def _found(name: str, got: torch.Tensor, right: Expected, wrong: torch.Tensor, whole: Right) -> bool:
     """Whether other roundings of the reference are, element by element, where these are."""
     import torch
@@ -44,10 +121,10 @@ def _found(name: str, got: torch.Tensor, right: Expected, wrong: torch.Tensor, w
     value, tolerance = right.value, right.tolerance
     there, out = value[wrong], got[wrong].to(torch.float64)
     allowed = tolerance[wrong]
-    if len(out) > max(FEW, MOST_WRONG * got.numel()):
-        return False
+    # What fp32 makes of it anybody's eager torch does, however much that is.
+    runs = RUNS if len(out) <= max(FEW, MOST_WRONG * got.numel()) else 1
     left, most = torch.ones_like(out, dtype=torch.bool), 0
-    for number in range(RUNS):
+    for number in range(runs):
         other = whole.roundings.get(number)[name][: len(value)].to(torch.float64)
         moved = _beyond(other, value, tolerance)
         most = max(most, int(moved.sum()))

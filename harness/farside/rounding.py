@@ -5,12 +5,16 @@ that moves a few elements to the other side of a step. Which ones is found by Mo
 reference runs once more, each result that a format of `bits` bits cannot hold moved at random and rounded to it. What it can
 hold is exact in any order: a tie of numbers that are known exactly stays a tie, and has one right answer.
 
+What picks by a computed number, a ranking of sigmoids of large numbers, has many right answers where these are equal in the format: each
+turn of the reference takes another of those that share a place (`Rounding.turn`).
+
 Used by the parent for kernel folders, and on the far side for problems. Standard library and torch only.
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any
 
 import torch
@@ -24,17 +28,35 @@ _SUMS = frozenset(
 """Operators that add up: a narrow accumulator rounds in between even where the format can hold the sum."""
 
 
+_LARGEST = {
+    "aten::topk": True,
+    "aten::sort": False,
+    "aten::argmax": True,
+    "aten::argmin": False,
+    "aten::max": True,
+    "aten::min": False,
+}
+"""Operators that pick by value, and whether the largest come first where no argument says it."""
+_FLUSHED = 2.0**-126
+"""Smaller numbers are 0 to who flushes subnormal ones."""
+
+
 class Rounding(TorchDispatchMode):
     """A context in which results of fp64 operators (and, at 24 bits, of fp32 ones) are those of another rounding."""
 
     def __init__(
-        self, bits: int, units: float, sum_units: float, *, holds: bool = True, smallest: float = 0.0
+        self, bits: int, units: float, sum_units: float, *, holds: bool = True, smallest: float = 0.0, turn: int | None = None
     ) -> None:  # fmt: skip
         """bits: of the format. units: how far a result may be off, in its unit roundoffs. sum_units: of operators that take in
         many elements, so much for each of these too. `holds`: what was moved is rounded to the format. smallest: where above 0 the
-        format's smallest number, by half of which any result may be off too, and sums are kept in the format, so that one which it can hold is inexact."""
+        format's smallest number, by half of which any result may be off too, and sums are kept in the format, so that one which it can hold is inexact.
+        `turn`: nothing is moved, but of computed values that are equal in the format those are picked that stand half as many places
+        behind; odd turns round them to a grid in between."""
         super().__init__()
         self.bits, self.units, self.sum_units, self.holds, self.smallest = bits, units, sum_units, holds, smallest
+        self.turn = turn
+        self.computed: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+        """Tensors whose values are known but for rounding, by id."""
         self.generators: dict[torch.device, torch.Generator] = {}
 
     @classmethod
@@ -44,6 +66,8 @@ class Rounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.turn is not None:
+            return self._pick(operator, args, kwargs)
         draws = torch.Tag.nondeterministic_seeded in operator.tags
         if draws or operator.is_view:
             return operator(*args, **kwargs)
@@ -63,6 +87,73 @@ class Rounding(TorchDispatchMode):
             moved = operator(*tree_map(self._shaken, wide[0]), **tree_map(self._shaken, wide[1]))
             moved = self._decentred(operator, args, moved)
         return _each(lambda was, whole, off: self._settle(was, whole, off, units, divided, every), result, exact, moved)
+
+    def _pick(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """What the operator makes, of values that share a place others than it picks."""
+        result = operator(*args, **kwargs)
+        known: list[bool] = []
+        tree_map(
+            lambda one: known.append(id(one) in self.computed) if isinstance(one, torch.Tensor) else None,
+            (args, kwargs),
+        )
+        names = [one.name for one in operator._schema.arguments]
+        given = (
+            {one.name: one.default_value for one in operator._schema.arguments}
+            | dict(zip(names, args, strict=False))
+            | kwargs
+        )
+        if operator._schema.name in _LARGEST and "dim" in given and not operator._schema.is_mutable:
+            result = self._turned(operator._schema.name, given, result, any(known))
+
+        def note(one: Any) -> None:
+            if isinstance(one, torch.Tensor) and one.dtype.is_floating_point:
+                inexact = None if any(known) else self._inexact(one)
+                if any(known) or (inexact is not None and bool(inexact.any())):
+                    self.computed[id(one)] = one
+
+        tree_map(note, result)
+        return result
+
+    def _turned(self, name: str, given: dict[str, Any], result: Any, computed: bool) -> Any:
+        """Picked values and places, those that share a place turned. What is not `computed` shares it where it is equal, and only where
+        nothing says which of equal ones comes first."""
+        values, dim, keeps = given["self"], given["dim"], bool(given.get("keepdim", True))
+        specified = name not in ("aten::topk", "aten::sort") or bool(given.get("stable"))
+        if (
+            values.dtype != torch.float64
+            or not values.dim()
+            or (specified and not computed)
+            or (name in ("aten::argmin", "aten::min") and bool(values.isnan().any()))
+        ):
+            return result
+        flat = dim is None
+        rows = values.flatten() if flat else values.movedim(dim, -1)
+        descending = bool(given.get("largest", given.get("descending", _LARGEST[name])))
+        held, places = rows.sort(dim=-1, descending=descending, stable=True)
+        assert self.turn is not None
+        grid = held
+        if computed:
+            grid = torch.where(held.abs() < _FLUSHED, 0.0, held) * (1 + self.turn % 2 * 2.0 ** (-1 - self.bits))
+            grid = _to_bits(grid, self.bits)
+        at = torch.arange(held.shape[-1], device=held.device).expand(held.shape)
+        fresh = torch.ones_like(held, dtype=torch.bool)
+        fresh[..., 1:] = (grid[..., 1:] != grid[..., :-1]) & ~(grid[..., 1:].isnan() & grid[..., :-1].isnan())
+        # Those that share a place by where they stand, as a stable order has them.
+        first = (fresh.cumsum(-1) * held.shape[-1] + places).sort(dim=-1).indices
+        held, places = held.gather(-1, first), places.gather(-1, first)
+        start = torch.where(fresh, at, 0).cummax(-1).values
+        behind = torch.where(fresh, at, held.shape[-1])[..., 1:]
+        end = torch.cat((behind, torch.full_like(at[..., :1], held.shape[-1])), -1).flip(-1).cummin(-1).values.flip(-1)
+        source = start + (at - start + self.turn // 2) % (end - start)
+        count = given.get("k", held.shape[-1] if name == "aten::sort" else 1)
+        picked = [one.gather(-1, source)[..., :count] for one in (held, places)]
+        if name not in ("aten::topk", "aten::sort") and (flat or not keeps):
+            picked = [one.squeeze(-1) for one in picked]
+        elif not flat:
+            picked = [one.movedim(-1, dim) for one in picked]
+        if not isinstance(result, (tuple, list)):
+            return picked[1].reshape(result.shape)
+        return type(result)(picked) if type(result) in (tuple, list) else type(result)(tuple(picked))
 
     def _decentred(self, operator: Any, args: Any, result: Any) -> Any:
         """What a norm makes where its mean is off by some units of its deviation, the same for all that share the mean."""
@@ -109,10 +200,7 @@ class Rounding(TorchDispatchMode):
         return inexact & value.isfinite()
 
     def _rounded(self, value: torch.Tensor) -> torch.Tensor:
-        """To the nearest of `bits` bits (Dekker's splitting); what overflows in between stays as it is."""
-        spread = value * (2.0 ** (WIDE_BITS - self.bits) + 1)
-        rounded = spread - (spread - value)
-        return torch.where(rounded.isfinite(), rounded, value)
+        return _to_bits(value, self.bits)
 
     def _random(self, like: torch.Tensor, units: float) -> torch.Tensor:
         """1 + so many unit roundoffs at most, uniform."""
@@ -146,6 +234,13 @@ class Rounding(TorchDispatchMode):
         if self.smallest:
             moved += self.smallest * (torch.rand_like(moved) - 0.5)
         return was.copy_(torch.where(inexact, self._rounded(moved) if self.holds else moved, whole))
+
+
+def _to_bits(value: torch.Tensor, bits: int) -> torch.Tensor:
+    """To the nearest of so many bits (Dekker's splitting); what overflows in between stays as it is."""
+    spread = value * (2.0 ** (WIDE_BITS - bits) + 1)
+    rounded = spread - (spread - value)
+    return torch.where(rounded.isfinite(), rounded, value)
 
 
 def _axes_of_norm(name: str, args: Any, made: Any) -> Any:

@@ -180,3 +180,94 @@ def test_other_roundings_leave_exact_results_alone():
     assert not torch.equal(third, x / 3)
     assert 0 < float(((third - x / 3) / x.abs().clamp_min(1)).abs().max()) < 10 * 2.0**-24
     assert torch.allclose(summed, (x / 3).sum(-1), rtol=1e-4, atol=1e-4)
+
+
+DETECTIONS = (
+    "scores, index = x.sigmoid().topk(16, dim=1); "
+    "return {'scores': scores, 'labels': index % 10, 'boxes': (x * 3 + 1).gather(1, index)[..., None].expand(24, 16, 2).contiguous()}"
+)
+
+
+def detections(x: torch.Tensor, ranked: Callable[[torch.Tensor], torch.Tensor]) -> Outputs:
+    """As a post-processor of a detector has them: places by saturated scores, and what is gathered by them."""
+    scores = x.sigmoid()
+    index = ranked(scores)[:, :16]
+    boxes = (x * 3 + 1).gather(1, index)
+    return {"scores": scores.gather(1, index), "labels": index % 10, "boxes": torch.stack((boxes, boxes), -1)}
+
+
+def ranking(folder: Path, body: str) -> Kernel:
+    (folder / "reference.py").write_text(f"import torch\n\n\ndef reference(x):\n    {body}\n")
+    made = [
+        Tensor(name="scores", role="output", shape=("n", "16")),
+        Tensor(name="labels", role="output", shape=("n", "16"), dtype="int64"),
+        Tensor(name="boxes", role="output", shape=("n", "16", "2")),
+    ]
+    spec = Spec(
+        name="ranks", summary="some", axes=("n",), dtypes=("float32",), workloads=(Workload(axes={"n": 24}, dtype="float32"),),
+        arguments=(Tensor(name="x", role="input", shape=("n", "256")), *made),
+    )  # fmt: skip
+    return Kernel(spec=spec, folder=folder)
+
+
+def last_first(scores: torch.Tensor) -> torch.Tensor:
+    """A ranking that takes the last of equal values first."""
+    return 255 - scores.flip(1).sort(dim=1, descending=True, stable=True).indices
+
+
+def shuffled(scores: torch.Tensor) -> torch.Tensor:
+    places = torch.randperm(256)
+    return places[scores[:, places].sort(dim=1, descending=True, stable=True).indices]
+
+
+@pytest.mark.parametrize("values", ["ordinary", "large"])
+def test_any_order_of_scores_that_are_equal_in_float32_is_right_and_what_is_gathered_follows(tmp_path, values):
+    kernel = ranking(tmp_path, DETECTIONS)
+    for ranked in (
+        lambda scores: scores.topk(16, dim=1).indices,
+        lambda scores: scores.sort(dim=1, descending=True, stable=True).indices,
+        last_first,
+        shuffled,
+    ):
+        assert not wrong(kernel, lambda x, ranked=ranked: detections(x, ranked), values)
+
+
+def _first_alone(scores: torch.Tensor) -> torch.Tensor:
+    return last_first(scores)[:, :1].expand(-1, 16)
+
+
+def _by_place(scores: torch.Tensor) -> torch.Tensor:
+    return torch.arange(16).expand(24, 16)
+
+
+@pytest.mark.parametrize(
+    ("values", "candidate"),
+    [
+        ("large", lambda x: detections(x, _first_alone)),  # one of them sixteen times
+        ("large", lambda x: detections(x, _by_place)),  # any place
+        ("large", lambda x: detections(x, last_first) | {"boxes": torch.zeros(24, 16, 2)}),  # of none
+        ("large", lambda x: detections(x, last_first) | {"labels": detections(x, shuffled)["labels"]}),  # of other places than the boxes
+        ("ordinary", lambda x: detections(x, lambda scores: last_first(scores)[:, 1:])),  # the best one is left out
+        ("ordinary", lambda x: detections(x, shuffled) | {"labels": detections(x, lambda s: last_first(s)[:, 1:])["labels"]}),
+    ],
+)  # fmt: skip
+def test_what_is_gathered_by_other_places_than_the_best_is_wrong(tmp_path, values, candidate):
+    assert wrong(ranking(tmp_path, DETECTIONS), candidate, values) == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "may"),
+    [
+        ("x.sigmoid().flatten().view(2, 8).argmax(-1)", True),
+        ("x.relu().argmax(-1)", False),
+        ("x.round().topk(1).indices[:, 0]", True),
+    ],
+)
+def test_of_equal_values_any_is_picked_where_they_are_computed_or_nothing_says_which(how, may):
+    x = torch.full((2, 8), 60.0, dtype=torch.float64)
+    x[:, 3] = 1.0
+    picked = set()
+    for turn in range(0, 14, 2):
+        with Rounding(bits=21, units=0.0, sum_units=0.0, turn=turn):
+            picked.add(int(eval(how, {"x": x})[0]))
+    assert picked == ({0, 1, 2, 4, 5, 6, 7} if may else {0})
