@@ -143,6 +143,13 @@ def _sizes_are_some(answers: Answers, left: Left) -> Iterator[list[tuple[frozens
             found.append((frozenset(map(str, expr.free_symbols)), text))
 
 
+@functools.cache
+def _is_kept(operator: torch._ops.OperatorBase) -> bool:
+    """Whether it is not decomposed. Kept for each of a thousand, for they are asked about in every trace."""
+    name = str(operator)
+    return name in LOWERINGS or any(word in name for word in KEPT)
+
+
 def _decomposed(exported: ExportedProgram, table: dict) -> ExportedProgram:
     """By `table`. What the module's code reads of a tensor stays in the graph though nothing there has use for it: torch 2.11 drops that, and
     with it the names of what is supposed."""
@@ -393,7 +400,7 @@ def trace(
         named = _hidden(exported.graph)
         table = torch.export.default_decompositions()
         for operator in list(table):
-            if str(operator) in LOWERINGS or any(word in str(operator) for word in KEPT):
+            if _is_kept(operator):
                 table.pop(operator)
         program = _decomposed(exported, table) if supposed else exported.run_decompositions(table)
         _refuse_smears(program.graph)

@@ -19,7 +19,6 @@ import ctypes
 import errno
 import json
 import os
-import platform
 import resource
 import select
 import signal
@@ -118,6 +117,10 @@ _PROC_GPU = ("driver", "devices", "modules", "interrupts", "misc")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 # A compiler needs no file without an end, and would read it to its end.
 COMPILERS_DEVICES = DEVICES[:1]
+
+
+def _processor() -> str:
+    return os.uname().machine
 
 
 # --- Landlock ----------------------------------------------------------------------------------------------------
@@ -436,7 +439,7 @@ def _program(machine: str, rules: Rules) -> bytes:
 
 
 def filter_calls(rules: Rules) -> list[str]:
-    machine = platform.machine()
+    machine = _processor()
     if machine not in ("x86_64", "aarch64"):
         return []
     program = _program(machine, rules)
@@ -519,7 +522,7 @@ def _drop_capabilities() -> list[str]:
         _prctl(24, capability)  # PR_CAPBSET_DROP; refused without CAP_SETPCAP, when there is nothing to drop
     _prctl(47, 4)  # PR_CAP_AMBIENT_CLEAR_ALL
     header = struct.pack("=Ii", 0x20080522, 0)
-    number = {"x86_64": 126, "aarch64": 91}.get(platform.machine())
+    number = {"x86_64": 126, "aarch64": 91}.get(_processor())
     if number is not None:
         _libc.syscall(number, header, bytes(24))
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -584,7 +587,20 @@ def launch_command(
     environment from `clean_environment`, and `pass_fds=(report_fd,)` to be told the active layers as JSON there."""
     spec = {"scratch": scratch, "readable": readable, "limits": limits._asdict(), "report_fd": report_fd}
     spec["parent"] = os.getpid()
-    return [sys.executable, "-I", "-S", str(Path(__file__).absolute()), "--spec", json.dumps(spec), "--", *command]
+    return [*program(Path(__file__).absolute()), "--spec", json.dumps(spec), "--", *command]
+
+
+_BY_ITS_CACHE = """\
+import sys, _frozen_importlib_external as files
+__file__ = sys.argv.pop(1)
+exec(files.SourceFileLoader("__main__", __file__).get_code("__main__"))
+"""
+
+
+def program(script: Path) -> list[str]:
+    """What starts a program of the standard library alone as `python -I -S script` does, but by what Python keeps of modules that it
+    has compiled: a script is compiled anew each time, a fifth of the start of a worker or of a box."""
+    return [sys.executable, "-I", "-S", "-c", _BY_ITS_CACHE, str(script)]
 
 
 def _run_boxed(spec: dict, command: list[str], *, namespaces: list[str], parent: int) -> None:

@@ -259,7 +259,7 @@ class Toolbox:
         told, tell = os.pipe()
         spec: dict[str, Any] = {"root": str(self.folder / "root"), "scratch": str(self.scratch), "readable": readable}
         spec |= {"limits": limits._asdict(), "report_fd": tell, "parent": os.getpid()}
-        launcher = [sys.executable, "-I", "-S", str(Path(__file__).absolute())]
+        launcher = sandbox.program(Path(__file__).absolute())
         start = time.monotonic()
         try:
             with (self.folder / "output.txt").open("wb") as log:

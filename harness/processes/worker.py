@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -219,13 +218,7 @@ class Worker:
         return _starter.submit(
             _popen,
             self.device == "cpu",
-            [
-                sys.executable,
-                "-I",
-                "-S",
-                str(Path(__file__).parent.parent / "farside" / "worker.py"),
-                str(theirs.fileno()),
-            ],
+            [*sandbox.program(Path(__file__).parent.parent / "farside" / "worker.py"), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             cwd=self.scratch,
             env=sandbox.clean_environment(str(self.scratch)) | self._threads(),

@@ -167,7 +167,7 @@ def test_a_kernel_without_landlock_and_seccomp_is_reported_not_assumed(box: Box)
     """The two big layers taken away by force: nothing is claimed for them, and nothing is raised."""
     code = PRELUDE.replace(
         "active = sandbox.enter(",
-        "sandbox.landlock_abi = lambda: 0\nsandbox.platform.machine = lambda: 'riscv64'\nactive = sandbox.enter(",
+        "sandbox.landlock_abi = lambda: 0\nsandbox._processor = lambda: 'riscv64'\nactive = sandbox.enter(",
     )
     process = box.start("", readable=[])
     process.communicate()

@@ -449,7 +449,7 @@ def whole() -> None:
     ("taken", "said"),
     [
         ("sandbox._libc.unshare = lambda flags: -1", "permits no namespaces"),
-        ("sandbox.platform.machine = lambda: 'riscv64'", "seccomp is missing"),
+        ("sandbox._processor = lambda: 'riscv64'", "seccomp is missing"),
         ("toolbox._MOUNT_SETATTR = 9999", "restricting"),
     ],
     ids=["namespaces", "seccomp", "mount attributes"],
