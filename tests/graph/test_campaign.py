@@ -6,7 +6,6 @@ import html
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -196,16 +195,13 @@ def test_a_campaign_that_is_worked_on_is_refused_before_a_cluster_opens(
     words = ["--suite", "starter", "--device", "cpu", "--engine", "dask", "--name", "c", "--runs-dir", str(tmp_path)]
     asked = from_words(command.CampaignCommand, words)
     code = "import sys; from pathlib import Path; from graph.campaign import Campaign\nwith Campaign(Path(sys.argv[1]), 'c').lock(): print(1, flush=True); input()"
-    other = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).resolve().parents[2],
-    )
-    assert other.stdout is not None and other.stdout.readline()
-    with pytest.raises(RunError, match="being worked on by another process"):
-        asked.go()
-    other.communicate(b"\n")
+    with forked.Program(code, tmp_path) as other:
+        assert other.stdout.readline()
+        with pytest.raises(RunError, match="being worked on by another process"):
+            asked.go()
+        other.stdin.write("\n")
+        other.stdin.flush()
+        other.wait(60)
     assert not (tmp_path / "c").exists()  # nothing was begun
     Campaign(tmp_path, "c").begin(make_record("c", "starter", "cpu", ["--rounds", "1"], [tmp_path / "1_A.py"]))
     with pytest.raises(RunError, match="with other"):

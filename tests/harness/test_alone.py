@@ -30,25 +30,18 @@ class ModelNew(nn.Module):
 CHECK = "\nx = torch.rand(5, 7)\nassert torch.equal(ModelNew()(x), 2 * x)\nprint('right')\n"
 
 
-def test_it_runs_by_itself(tmp_path: Path):
-    path = tmp_path / "candidate.py"
-    path.write_text(standalone(CANDIDATE) + CHECK)
-    twice = "import runpy, sys; runpy.run_path(sys.argv[1]); runpy.run_path(sys.argv[1])"  # built, then found
-    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-I", "-c", twice, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout == "right\n" * 2, done.stderr[-2000:]
-    assert len(list(tmp_path.glob("astrolabe-native-*/*.so"))) == 1
-
-
-def test_a_marked_forward_is_one_native_call_there_too(tmp_path: Path):
+def test_it_runs_by_itself_and_a_marked_forward_is_one_native_call(tmp_path: Path):
+    plain, host = tmp_path / "candidate.py", tmp_path / "marked.py"
+    plain.write_text(standalone(CANDIDATE) + CHECK)
     marked = CANDIDATE.replace("    def forward", "    @native.host\n    def forward")
-    path = tmp_path / "candidate.py"
     kept = "\ncells = [cell.cell_contents for cell in ModelNew.forward.__closure__]\nprint([type(one[0]).__name__ for one in cells if type(one) is list])\n"
-    path.write_text(standalone(marked) + CHECK + kept)
+    host.write_text(standalone(marked) + CHECK + kept)
+    code = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path)"
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-I", str(path)], capture_output=True, text=True, env=environment)
-    assert done.stdout == "right\n['builtin_function_or_method']\n", done.stderr[-2000:]
+    command = [sys.executable, "-I", "-c", code, str(plain), str(plain), str(host)]  # built, then found
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout == "right\n" * 3 + "['builtin_function_or_method']\n", done.stderr[-2000:]
+    assert len(list(tmp_path.glob("astrolabe-native-*/*.so"))) == 2
 
 
 def test_what_brings_no_native_code_stays_as_it_is():

@@ -128,7 +128,7 @@ PROBLEM = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x)
 PROBLEM += "def get_inputs():\n    return [torch.rand(8, 16)]\n"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def waited() -> Iterator[fork_server.ForkServer]:
     made = fork_server.ForkServer("cpu", libraries=True, waiting=1)
     yield made
@@ -144,6 +144,25 @@ def described(by: fork_server.ForkServer, path: Path) -> ProblemWorker:
     path.write_text(PROBLEM)
     problem = {"role": "describe", "text": PROBLEM}
     return ProblemWorker(by, spec, device="cpu", artefact=path, problem=problem)
+
+
+def test_none_is_begun_while_something_is_timed_and_what_was_taken_is_begun_by_the_next(
+    waited: fork_server.ForkServer, tmp_path: Path
+) -> None:
+    described(waited, tmp_path / "problem.py").close()
+    waited.spares.settle()
+    with spares.resting():
+        (_, waiting), *_ = waited.spares.begun
+        pid = waiting.result().process.pid
+        taken = described(waited, tmp_path / "problem.py")
+        assert taken.process.pid == pid and not waited.spares.begun
+        own = described(waited, tmp_path / "problem.py")  # none waits: it starts its own
+        assert own.found == taken.found and not waited.spares.begun
+    assert not waited.spares.begun, "behind the last measurement nobody asks for another"
+    next_one = described(waited, tmp_path / "problem.py")
+    assert len(waited.spares.begun) == 1
+    for one in (taken, own, next_one):
+        one.close()
 
 
 def test_a_worker_that_waits_is_the_next_one_and_another_is_begun_in_its_place(
@@ -171,25 +190,6 @@ def test_a_worker_that_waits_is_the_next_one_and_another_is_begun_in_its_place(
     assert last.process.returncode is not None and not last.scratch.exists()
     first.close()
     third.close()
-
-
-def test_none_is_begun_while_something_is_timed_and_what_was_taken_is_begun_by_the_next(
-    waited: fork_server.ForkServer, tmp_path: Path
-) -> None:
-    described(waited, tmp_path / "problem.py").close()
-    waited.spares.settle()
-    with spares.resting():
-        (_, waiting), *_ = waited.spares.begun
-        pid = waiting.result().process.pid
-        taken = described(waited, tmp_path / "problem.py")
-        assert taken.process.pid == pid and not waited.spares.begun
-        own = described(waited, tmp_path / "problem.py")  # none waits: it starts its own
-        assert own.found == taken.found and not waited.spares.begun
-    assert not waited.spares.begun, "behind the last measurement nobody asks for another"
-    next_one = described(waited, tmp_path / "problem.py")
-    assert len(waited.spares.begun) == 1
-    for one in (taken, own, next_one):
-        one.close()
 
 
 def test_triton_is_told_to_interpret_before_torch_imports_it():

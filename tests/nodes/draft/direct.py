@@ -121,12 +121,12 @@ GCC = ["g++", "-std=c++17", "-O0", "-fopenmp", "-fPIC", "-Wall", "-Wno-unknown-p
 
 
 @functools.cache
-def read_before() -> tuple[list[str], tempfile.TemporaryDirectory]:
-    """Options with which g++ has read the headers of a draft already: two thirds of a build; and the folder they are in."""
+def read_before(*command: str) -> tuple[list[str], tempfile.TemporaryDirectory]:
+    """Options with which that g++ has read the headers of a draft already: two thirds of a build; and the folder they are in."""
     folder = tempfile.TemporaryDirectory(prefix="draft-headers-")
     header = Path(folder.name) / "headers.h"
     header.write_text(CPP_INCLUDES)
-    subprocess.run([*GCC, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
+    subprocess.run([*command, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
     return ["-include", str(header)], folder
 
 
@@ -138,7 +138,7 @@ def library(source: str, device: str, folder: Path) -> ctypes.CDLL:
     if device == "cuda":
         command = ["nvcc", "-std=c++17", "-O2", "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-arch=native"]
     else:
-        command = [*GCC, "-shared", *read_before()[0]]
+        command = [*GCC, "-shared", *read_before(*GCC)[0]]
     done = subprocess.run([*command, "-o", str(shared), str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000] + source
     return ctypes.CDLL(str(shared))

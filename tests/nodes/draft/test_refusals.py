@@ -41,7 +41,7 @@ def test_a_device_that_is_none_is_refused():
 
 def test_the_package_runs_by_itself(tmp_path):
     """As nodes/drafting.py calls it: a copy of the folder, isolated, two files."""
-    shutil.copytree(PACKAGE, tmp_path / "draft", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, tmp_path / "draft")  # with what Python has compiled
     (tmp_path / "problem.py").write_text(problem("return torch.relu(x)", "[torch.randn(3, 4)]"))
     command = [sys.executable, "-I", str(tmp_path / "draft"), "problem.py", "cuda", "problem.json"]
     subprocess.run(command, cwd=tmp_path, check=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from compiler.compile import source
 from kernels import catalog
 from nodes.policies.search import apply_step, first_steps
 from nodes.rewrites import Facts
+from tests import forked
 from tests.nodes.rewrites.emulate.large import PERIOD
 from tests.nodes.rewrites.steps import H200
 
@@ -44,8 +43,8 @@ def text_of(kernel: catalog.Kernel, which: str) -> str:
 def fault(kernel: str, text: str, sizes: str, folder: Path) -> str:
     path = folder / "candidate.cu"
     path.write_text(text)
-    command = [sys.executable, "-m", "tests.nodes.rewrites.emulate.large", kernel, str(path), "float16", sizes]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    code = "import sys; from tests.nodes.rewrites.emulate.large import main; sys.exit(main(sys.argv[1:]))"
+    done = forked.run(code, kernel, path, "float16", sizes, timeout=300)
     return "" if done.returncode == 0 else f"{done.returncode}: {done.stdout}{done.stderr[-500:]}"
 
 

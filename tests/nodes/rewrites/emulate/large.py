@@ -12,7 +12,6 @@ import ctypes
 import mmap
 import os
 import random
-import sys
 import tempfile
 from pathlib import Path
 
@@ -137,7 +136,3 @@ def main(command: list[str]) -> int:
     fault = wrong(catalog.load(name), Path(source).read_text(), Workload(axes=axes, dtype=dtype))  # type: ignore[arg-type]
     print(fault)
     return 1 if fault else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
