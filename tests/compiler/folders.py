@@ -11,14 +11,16 @@ from typing import Any
 from kernels import catalog
 from kernels.catalog import Kernel
 from kernels.spec import DTYPE_BYTES, Scalar, Size, Spec, Tensor, Workload
+from tests.machine import LINKER
+from tests.nodes.draft.direct import read_before
 from tests.nodes.rewrites.emulate.emulation import emulated, run, small_workloads, workload
 
-FLAGS = [
+GCC = [
+    "g++",
     "-std=c++17",
     "-O1",
     "-march=native",
     "-fopenmp",
-    "-shared",
     "-fPIC",
     "-Wall",
     "-Werror",
@@ -66,7 +68,15 @@ def folder_of(folder: Path, spec: Spec, reference: str) -> Kernel:
 
 def built(text: str, folder: Path) -> ctypes.CDLL:
     (folder / "candidate.cpp").write_text(text)
-    command = ["g++", *FLAGS, str(folder / "candidate.cpp"), "-o", str(folder / "candidate.so")]
+    command = [
+        *GCC,
+        "-shared",
+        *LINKER,
+        *read_before(*GCC)[0],
+        str(folder / "candidate.cpp"),
+        "-o",
+        str(folder / "candidate.so"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000]
     return ctypes.CDLL(str(folder / "candidate.so"))

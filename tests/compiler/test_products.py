@@ -68,11 +68,16 @@ def cut(text: str, rows: int, columns: int, split: int) -> str:
     )
 
 
-def right(folder, text: str) -> None:
+def right(folder, text: str, *offsets: str) -> None:
+    """Each tensor moved by so many elements; how a product is cut shows where they begin as well as elsewhere."""
     candidate = folder / "candidate.cu"
     candidate.write_text(text)
-    done = emulated(folder, candidate, "0", "1")
+    done = emulated(folder, candidate, *(offsets or ("0",)))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+OTHERWISE_CUT = ("float32, both across", "bfloat16, both across", "float16, across and along", "float16 by bytes")
+"""Forms that are computed in the tests below alone: each takes a second and a half to build and to run thread by thread."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -80,25 +85,25 @@ def test_products_of_folders_go_by_tiles(form, tmp_path):
     spec, reference = written(tmp_path, form)
     (kernel,) = Meaning(spec, reference).program(spec.dtypes[0], 1).kernels
     assert isinstance(kernel, ProductKernel)
-    right(tmp_path, source(spec, reference))
+    if form not in OTHERWISE_CUT:
+        right(tmp_path, source(spec, reference), "0", "1")
 
 
 @pytest.mark.parametrize(
     ("form", "rows", "columns", "split"),
-    [("float32, both along", 64, 64, 2), ("float32, both across", 128, 128, 2), ("float16, across and along", 128, 64, 2), ("bfloat16, a gate", 128, 128, 2), ("float16, a gate of one", 128, 128, 2), ("float16 by bytes", 128, 64, 2)],
+    [("float32, both across", 128, 128, 2), ("bfloat16, a gate", 128, 128, 2), ("float16 by bytes", 128, 64, 2)],
 )  # fmt: skip
 def test_blocks_share_a_depth(form, rows, columns, split, tmp_path):
     right(tmp_path, cut(source(*written(tmp_path, form)), rows, columns, split))
 
 
-@pytest.mark.parametrize("form", ["float16, a linear layer", "bfloat16, both across"])
-def test_tiles_of_256_columns(form, tmp_path):
-    right(tmp_path, cut(source(*written(tmp_path, form)), 128, 256, 1))
+def test_tiles_of_256_columns(tmp_path):
+    right(tmp_path, cut(source(*written(tmp_path, "bfloat16, both across")), 128, 256, 1))
 
 
 @pytest.mark.parametrize(
     ("form", "columns", "split"),
-    [("float16, a linear layer", 32, 1), ("bfloat16, both across", 64, 1), ("float16, across and along", 64, 2), ("bfloat16 by bytes", 64, 1)],
+    [("float16, a linear layer", 32, 1), ("float16, across and along", 64, 2), ("bfloat16 by bytes", 64, 1)],
 )  # fmt: skip
 def test_tiles_of_64_rows_whose_groups_take_stages_in_turn(form, columns, split, tmp_path):
     right(tmp_path, cut(source(*written(tmp_path, form)), 64, columns, split))
@@ -110,8 +115,11 @@ def test_operands_at_odd_addresses_are_no_boxes(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("missing", [("__CUDA_ARCH_FEAT_SM90_ALL",), ("__CUDA_ARCH_FEAT_SM90_ALL", "__CUDA_ARCH__ >= 800")], ids=["by warps", "by plain multiply-adds"])  # fmt: skip
-@pytest.mark.parametrize("form", ["bfloat16, both across", "float16, a linear layer"])
+@pytest.mark.parametrize(
+    ("form", "missing"),
+    [("bfloat16, both across", ("__CUDA_ARCH_FEAT_SM90_ALL",)), ("float16, a linear layer", ("__CUDA_ARCH_FEAT_SM90_ALL", "__CUDA_ARCH__ >= 800"))],
+    ids=["by warps", "by plain multiply-adds"],
+)  # fmt: skip
 def test_where_there_are_no_warp_groups(form, missing, tmp_path):
     text = source(*written(tmp_path, form))
     for word in missing:
