@@ -69,7 +69,12 @@ class Binding(Calls):
             words.insert(at_stream, "stream")
         names = ", ".join(words)
         by_dtype = "{T}" in self.symbol or (bool(self.taken.template) and "<" not in self.symbol)
-        whole = form == "plain" or bool(self.extent_of) or (by_dtype and form in ("torch", "stable"))
+        whole = (
+            form == "plain"
+            or self.taken.is_overloaded
+            or bool(self.extent_of)
+            or (by_dtype and form in ("torch", "stable"))
+        )
         call = f"({names})" if whole else ""
         c_names = C_NAMES | TORCH_NAMES if form in ("torch", "stable") else C_NAMES
         bare = self.symbol.rpartition("::")[2]

@@ -39,7 +39,7 @@ def bring(
         )
     try:
         beside = () if is_python(text) else find_headers(source, include, sources).files.values()
-        headers = (one.read_text(errors="replace") for one in beside)
+        headers = [one.read_text(errors="replace") for one in beside]
         taken = None if is_python(text) else read_function(text, symbol, headers)
         if "::test" in target or re.search(r"\.py(::|$)", target):
             calls, reference, more = watch_test(
@@ -59,6 +59,9 @@ def bring(
     kept = [call for call in calls if (not call.fault, len(call.read), repr(call.form())) == common]
     if len(kept) < len(calls):
         yield f"{len(calls) - len(kept)} of {len(calls)} calls are left out: their arguments, or the steps of what is expected, differ from the others'"
+    if taken is not None and taken.is_overloaded:
+        given = [value for value in kept[0].numbers.values() if value is not None]
+        taken = read_function(text, symbol, headers, len(kept[0].tensors) + len(given))
     binds_itself = re.search(r"TVM_FFI_DLL_EXPORT|PYBIND11_MODULE|TORCH_LIBRARY", text)
     if taken is not None and taken.namespace and not binds_itself and not taken.has_c_linkage:
         outer = taken.namespace.split("::")

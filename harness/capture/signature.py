@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.capture.source import CaptureError
-from harness.cpp import FunctionParameter, closing, find_defaults, find_definitions, mask, split
+from harness.cpp import FunctionDefinition, FunctionParameter, closing, find_defaults, find_definitions, mask, split
 from kernels.spec import HEADER_SUFFIXES
 
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -87,17 +87,26 @@ class CFunction:
     """Names that have to be defined for it to be compiled, as an engine's build does."""
     made: tuple[MadeTensor, ...] = ()
     """Of a function that returns tensors, those of its last return."""
+    is_overloaded: bool = False
+    """Whether its file defines others of its name, so that its name alone says not which."""
 
 
-def read_function(text: str, symbol: str, headers: Iterable[str] = ()) -> CFunction:
+def read_function(text: str, symbol: str, headers: Iterable[str] = (), count: int = 0) -> CFunction:
     """The function that a symbol such as `run`, `ns::run` or `Norm<128, T>::run` names, with the defaults of its declaration in one
-    of the headers. Raises CaptureError."""
+    of the headers. Of several overloads the one whose parameters are nearest to `count`, the first by 0. Raises CaptureError."""
     path = re.sub(r"<.*?>(?=$|::)", "", re.sub(r"<[^<>]*<[^<>]*>[^<>]*>", "<>", symbol)).split("::")
     defined = find_definitions(text, path[-1]) or find_definitions(expand_macros(text, path[-1]), path[-1])
     if not defined:
         raise CaptureError(f"no function {symbol} with a body was found in it")
     outer = path[:-1]
-    found = next((one for one in defined if set(outer) <= set(one.scopes)), defined[0])
+    defined = [one for one in defined if set(outer) <= set(one.scopes)] or defined
+    overloads = {tuple(one.type for one in each.parameters) for each in defined}
+
+    def distance(one: FunctionDefinition) -> int:
+        taken = sum("tream_t" not in parameter.type for parameter in one.parameters)
+        return abs(taken - count) if count else 0
+
+    found = min(defined, key=distance)
     kinds = tuple(m[1] for part in found.template if (m := re.match(r"(?:typename|class)\s+(\w+)\s*$", part)))
     numbers = tuple(
         name
@@ -119,6 +128,7 @@ def read_function(text: str, symbol: str, headers: Iterable[str] = ()) -> CFunct
         found.namespace,
         guards,
         _made(text[found.body : found.end]) if in_file and _TENSOR.search(found.returns) else (),
+        is_overloaded=len(overloads) > 1 and not found.template,
     )
 
 

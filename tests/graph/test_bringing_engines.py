@@ -219,6 +219,36 @@ def test_what_a_function_returns_is_of_the_dtype_that_it_is_made_in(tmp_path: Pa
     assert any("returns 3 tensors, and the test compares 2: nobody looks at norms" in one for one in said), said
 
 
+OVERLOADS = {
+    "pyproject.toml": "",
+    "right.py": """
+import torch
+
+
+def scaled(x, size):
+    return x * size
+
+
+def arguments():
+    return [dict(x=torch.randn(rows, 8), size=3) for rows in (5, 90, 700)]
+""",
+    "csrc/scaled.cpp": """#include <torch/extension.h>
+void scaled(torch::Tensor x, torch::Tensor out, float factor, int size) {}
+void scaled(torch::Tensor x, torch::Tensor out, int size) {}
+""",
+}
+
+
+def test_of_overloads_the_one_is_bound_that_takes_what_the_calls_give(tmp_path: Path) -> None:
+    """SageAttention's quantisations: the function's name alone does not say which."""
+    write_texts(tmp_path, OVERLOADS)
+    right, to = tmp_path / "right.py", tmp_path / "made"
+    list(bring(f"{right}:scaled", tmp_path / "csrc" / "scaled.cpp", "scaled", to, arguments=f"{right}:arguments"))
+    spec = catalog.load(str(to)).spec
+    assert [one.name for one in spec.arguments][:3] == ["x", "out", "size"], spec
+    assert spec.build.binding == "scaled(x, out, size)"
+
+
 def test_what_stands_in_the_way_is_said(engine: Path) -> None:
     (engine / "tests" / "test_add.py").write_text(
         "import another_that_is_nowhere as a\n\n\ndef test_add():\n    a.load(1)\n    raise RuntimeError('no way')\n"
