@@ -235,7 +235,7 @@ def _baseline(
             )
     if small:
         say(f"running {path.name}")
-        yield _ran(kernel, on, path.name, text, module, small)
+        yield _ran(kernel, on, path.name, text, module, small, is_here=facts is not HOPPER)
     if on == "cuda" and module.__name__.endswith(".cuda"):
         say(f"planning for {path.name}")
         yield _planned(kernel.spec, path.name, text, facts)
@@ -300,9 +300,12 @@ def _translated(text: bytes) -> bytes:
         return text
 
 
-def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, small: list[Workload]) -> CheckLine:
-    interpreted = on == "cuda" and module is python_module and uses_triton(text)
-    emulated, spec = on == "cuda" and not interpreted, kernel.spec
+def _ran(
+    kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, small: list[Workload], *, is_here: bool
+) -> CheckLine:
+    """`is_here`: whether the device is; of a GPU that is not, a CPU does what it can."""
+    interpreted = not is_here and module is python_module and uses_triton(text)
+    emulated, spec = not is_here and not interpreted, kernel.spec
     how = "emulated, " if emulated else "in Triton's interpreter, " if interpreted else ""
     if emulated and not module.__name__.endswith(".cuda"):
         return CheckLine(
@@ -334,11 +337,12 @@ def _ran(kernel: Kernel, on: Device, name: str, text: str, module: ModuleType, s
             )
         except Exception as error:  # noqa: BLE001, a text that it was not written for
             return CheckLine("skipped", name, f"it was not run: the emulation does not understand it ({error})")
-    small = [workload.model_copy(update={"devices": ("cpu",), "held_out": False, "timed": True}) for workload in small]
+    where: Device = on if is_here else "cpu"
+    small = [workload.model_copy(update={"devices": (where,), "held_out": False, "timed": True}) for workload in small]
     judged = replace(kernel, spec=kernel.spec.model_copy(update={"workloads": tuple(small)}))
     with tempfile.TemporaryDirectory(prefix="astrolabe-") as folder, closing(judged):
         try:
-            with (_Emulating if emulated else Evaluator)(judged, "cpu", Store(Path(folder))) as evaluator:
+            with (_Emulating if emulated else Evaluator)(judged, where, Store(Path(folder))) as evaluator:
                 build = evaluator.build(evaluator.store.put(text))
                 if not build.ok:
                     kind: Literal["fault", "skipped"] = "skipped" if emulated else "fault"

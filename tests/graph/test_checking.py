@@ -107,6 +107,13 @@ def test_a_cuda_folder_with_a_header_is_right_without_a_gpu_or_nvcc(folder: Path
 
 
 @pytest.mark.usefixtures("without_nvcc")
+@pytest.mark.gpu
+def test_where_a_gpu_is_a_cuda_baseline_runs_on_it(folder: Path) -> None:
+    """It was emulated there, and other forms were said not to be run because no GPU was."""
+    lines = list(checking.check(str(folder), "cuda", lambda _said: None))
+    assert any(line.said.startswith("it computes what the reference says") for line in lines), lines
+
+
 @pytest.mark.parametrize(
     ("name", "before", "after", "said"),
     [
