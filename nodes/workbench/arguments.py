@@ -33,6 +33,7 @@ class Variant(Frozen):
     """The source, changed in a few places; or another."""
 
     source: str = Field(default="", max_length=SOURCE_CHARS, description="another idea as a whole file")
+    of: int = Field(default=0, ge=0, lt=MOST_VARIANTS, description="a form of which variant before it (1 ...)")
     define: dict[str, str] = Field(default={}, max_length=16, description="NAME: value, of `#define NAME value` lines")
     edits: tuple[Edit, ...] = Field(default=(), max_length=64)
     note: str = Field(default="", max_length=400, description="what is new in it")

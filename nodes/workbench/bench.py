@@ -128,14 +128,17 @@ class Workbench:
                 text = apply_edits(self.store.get(base), [(edit.search, edit.replacement) for edit in asked.edits])
             except UnfitReply as unfit:
                 return ToolResult(text=f"compile: the edits do not fit\n{data(str(unfit), 'why')}")
-        texts = [(text, asked.note)]
+        texts, ideas = [(text, asked.note)], [0]
         for number, variant in enumerate(asked.variants, start=1):
+            if variant.of >= number:
+                raise ToolRefused(f"variant {number} is a form of variant {variant.of}, which has to stand before it")
             try:
-                texts.append((make_variant(text, variant), variant.note or f"variant {number} of {asked.note or 'it'}"))
+                form = make_variant(texts[variant.of][0], variant)
             except UnfitReply as unfit:
-                why = data(str(unfit), "why")
-                return ToolResult(text=f"compile: variant {number} cannot be made; nothing was built\n{why}")
-        ideas = [0, *(number if one.source.strip() else 0 for number, one in enumerate(asked.variants, start=1))]
+                said = f"compile: variant {number} cannot be made; nothing was built"
+                return ToolResult(text=f"{said}\n{data(str(unfit), 'why')}")
+            texts.append((form, variant.note or f"variant {number} of {asked.note or 'it'}"))
+            ideas.append(number if variant.source.strip() else ideas[variant.of])
         return self._made(texts, asked.then, asked.workloads, ideas)
 
     def _made(
@@ -236,9 +239,8 @@ class Workbench:
                     break
                 wrong.append(found)
             brief = [self.evaluator.verify(self.evaluator.build(one), only=smallest) for one in going[1:]]
-        for verdict in brief:
-            if not verdict.passed:
-                ledger.record_verdict(self.store, verdict)
+        for verdict in (verdict for verdict in brief if not verdict.passed):
+            ledger.record_verdict(self.store, verdict)
         left_out = len(candidates) - len(going) - len(wrong)
         first = found if going else wrong.pop(0)
         text = shown.describe_several_checks(first, brief, smallest.label, wrong, left_out)
@@ -249,9 +251,8 @@ class Workbench:
         candidate = self.source(asked.candidate, last)
         with self._device:
             verdict = self._verified(candidate)
-        return ToolResult(
-            text=shown.describe_checks(verdict), candidate=candidate, outcome=verdict.outcome, checked=True
-        )
+        text = shown.describe_checks(verdict)
+        return ToolResult(text=text, candidate=candidate, outcome=verdict.outcome, checked=True)
 
     def time(self, asked: TimeArguments, last: str) -> ToolResult:
         candidate = self.source(asked.candidate, last)

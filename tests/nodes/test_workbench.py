@@ -291,13 +291,19 @@ def test_ideas_are_compared_in_one_call_and_a_wrong_one_takes_its_own_forms_alon
         Variant(edits=(Edit(search=text[:40], replacement=f"// a form\n{text[:40]}"),), note="a form of what is wrong"),
         Variant(source=f"{text}// an idea\r\n", note="another idea"),
         Variant(source=f"{text}#define LANES 4", define={"LANES": "8"}, note="a third"),
+        Variant(of=3, define={"LANES": "16"}, note="a form of the third"),
     )
     found = bench.do(CompileArguments(source=wrong, variants=others, then=("check", "time")), "")
     assert found.outcome is Outcome.PASSED and found.candidate in found.made[2:]
     assert "INCORRECT" in found.text and "1 forms of what is wrong were not checked" in found.text
-    assert "is the fastest of the 2 by paired samples" in found.text
-    assert bench.store.get(found.made[3]).endswith("#define LANES 8\n")
-    assert [bool(ledger.trial(bench.store, name).gains) for name in found.made] == [False, False, True, True]
+    assert "is the fastest of the 3 by paired samples" in found.text
+    assert [bench.store.get(name).splitlines()[-1] for name in found.made[3:]] == [
+        "#define LANES 8",
+        "#define LANES 16",
+    ]
+    assert [bool(ledger.trial(bench.store, name).gains) for name in found.made] == [False, False, True, True, True]
+    none = bench.do(CompileArguments(source=text, variants=(Variant(of=2), others[1])), "")
+    assert none.text == "compile: variant 1 is a form of variant 2, which has to stand before it"
 
 
 def test_who_is_fastest_and_wrong_at_another_size_is_not_taken(

@@ -437,7 +437,7 @@ def test_tools_of_the_compiler_are_offered_where_it_has_a_kernel_for_the_operati
     names = [tool["function"]["name"] for tool in turns.offer_tools(without)]
     assert "try_schedule" not in names and "compile" in names
     assert "try_schedule" in [tool["function"]["name"] for tool in turns.offer_tools(turn)]
-    assert len(json.dumps(turns.offer_tools(without))) < 5800, "it stands in every request of a conversation"
+    assert len(json.dumps(turns.offer_tools(without))) < 5900, "it stands in every request of a conversation"
 
 
 def test_what_the_finding_shows_of_the_best_source_is_not_shown_again_in_the_history() -> None:
