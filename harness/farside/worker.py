@@ -419,8 +419,10 @@ class RequestLoop:
         if self.whole is not None:
             assert self.planned is not None and self.cuda is not None
             launches, graph, ahead = self.planned
+            # Beside the one before, so that it gets another place; of a graph that allocates memory there is one at a time.
+            another = self.cuda.executable(self.whole[1])
             self.cuda.rt.cudaGraphExecDestroy(graph)
-            self.planned = launches, self.cuda.executable(self.whole[1]), ahead
+            self.planned = launches, another or self.cuda.executable(self.whole[1]), ahead
         return {"graph": self.whole is not None}
 
     def host(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
