@@ -225,6 +225,8 @@ class Service:
 
     def _begin_work(self, name: str, arguments: Frozen, client: str) -> _Work:
         beside = None
+        if isinstance(arguments, StartArguments) and self.run is None:
+            self._measures.set()
         if self._measures.is_set() and isinstance(arguments, WITHOUT_DEVICE):
             beside = self._last_beside = self._side.submit(self._beside, name, arguments, client)
         return _Work(self._pool.submit(self._do, name, arguments, client, beside, self._last_beside), beside)
@@ -281,9 +283,11 @@ class Service:
             raise Wrong(f"run {self.run.id} is begun already: finish it, and start a server for another")
         try:
             begun = self._begin(arguments)
-        except (RunError, KernelError, DeviceError) as error:
-            self._refused = " ".join(str(error).split())[:500]
+        except BaseException as error:
             self._waits()
+            if not isinstance(error, (RunError, KernelError, DeviceError)):
+                raise
+            self._refused = " ".join(str(error).split())[:500]
             raise Wrong(self._refused) from None
         self.run = RunFolder(self.runs.runs_dir, begun.record.run_id)
         try:

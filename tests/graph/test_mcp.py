@@ -141,10 +141,15 @@ def test_a_client_works_round_by_round_and_everything_is_in_the_run(tmp_path: Pa
 
 def test_what_needs_no_device_is_answered_while_the_run_measures(tmp_path: Path) -> None:
     Held.may.clear()
-    made = service(tmp_path, Held)
-    made.start_soon(StartArguments(kernel="silu_and_mul"))
 
     async def conversation(say: Talk) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: say.client.call_tool("start", {"kernel": "silu_and_mul"}))
+            while await say("state") == "no run is begun: `start` begins one":
+                await anyio.sleep(0.01)
+            await answers(say)
+
+    async def answers(say: Talk) -> None:
         assert "out = 2 * input" in await say("operation")
         assert "run run: is measuring what comes before your turn" in await say("state")
         assert "speed 1.0" in await say("read", what="source", name="baseline")
@@ -173,7 +178,7 @@ def test_what_needs_no_device_is_answered_while_the_run_measures(tmp_path: Path)
             Held.may.set()
         assert "round 2: PASSED, 1.300 [" in await say("submit", notes="wider still")
 
-    talk(made, conversation)
+    talk(service(tmp_path, Held), conversation)
 
 
 def test_a_kill_while_a_submission_is_measured_loses_nothing(tmp_path: Path) -> None:
