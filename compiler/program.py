@@ -461,24 +461,23 @@ def _holds(piece: Piece, column: int) -> bool:
 
 
 def _write_at(lowered: Lowered, scatter: Scatter, part: Value, within, buffer: Buffer) -> None:
-    base, type = scatter.base, COMPUTED[buffer.dtype]
+    base = scatter.base
 
     def split(position) -> tuple[Index, list[tuple[Expr, Index]]]:
         return indexing.split_place(scatter.at(within(position)), base.strides, base.offset)
 
-    definition = Definition(
-        lowered.next_order(), "map", part.shape, frozenset(), lambda position: cast(part.at(position), type), [buffer],
-        buffer.text, type, place=lambda position: split(position)[0], by=lambda position: indexing.together(split(position)[1]),
+    _write(
+        lowered, part, buffer, buffer.text, COMPUTED[buffer.dtype], lambda position: split(position)[0],
+        by=lambda position: indexing.together(split(position)[1]),
         when=(lambda position: scatter.when(within(position))) if scatter.is_partial else None,
     )  # fmt: skip
-    lowered.definitions.append(definition)
 
 
-def _write(lowered: Lowered, value: Value, buffer: Buffer, origin: str, type: str, place=None) -> None:
+def _write(lowered: Lowered, value: Value, buffer: Buffer, origin: str, type: str, place=None, **where) -> None:
     """A map that puts the value's elements where `place` says."""
     definition = Definition(
         lowered.next_order(), "map", value.shape, frozenset(), lambda position: cast(value.at(position), type), [buffer],
-        origin, type, place=place,
+        origin, type, place=place, **where,
     )  # fmt: skip
     lowered.definitions.append(definition)
 

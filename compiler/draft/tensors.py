@@ -7,6 +7,7 @@ A `Value` is a shape with a function from a position to an `Expr`. It costs noth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -392,38 +393,29 @@ class Program:
         self.buffers.append(buffer)
         return buffer
 
-    def formula(self, shape, dtype: torch.dtype, function: Callable[[Position], Expr], origin: str) -> Value:
+    def formula(self, shape, dtype: torch.dtype, function: Callable[[Position], Expr] | None, origin: str) -> Value:
         return Value(tuple(map(number, shape)), dtype, function, self.next_order(), origin)
 
     def whole(self, buffer: Buffer, order: int | None = None, origin: str = "") -> Value:
-        return Value(
-            buffer.shape, buffer.dtype, None, self.next_order() if order is None else order, origin, buffer,
-            strides_of(buffer.shape),
-        )  # fmt: skip
+        order, strides = self.next_order() if order is None else order, strides_of(buffer.shape)
+        return Value(buffer.shape, buffer.dtype, None, order, origin, buffer, strides)
 
     def strided(self, value: Value, shape, strides, offset: Index) -> Value:
         """A view of the buffer that `value` views."""
-        return Value(
-            tuple(map(number, shape)), value.dtype, None, self.next_order(), value.origin, value.buffer,
-            tuple(map(number, strides)), sympy.expand(offset),
-        )  # fmt: skip
+        view = self.formula(shape, value.dtype, None, value.origin)
+        view.buffer, view.strides, view.offset = value.buffer, tuple(map(number, strides)), sympy.expand(offset)
+        return view
 
     def realise(self, value: Value) -> Buffer:
         """The buffer that holds exactly this value, contiguous; made where there is none yet. Later readers load from it."""
         if value.is_whole:
             assert value.buffer is not None
             return value.buffer
-        source = value.formula
-        if source is None:
-            source = Value(
-                value.shape, value.dtype, None, value.order, value.origin, value.buffer, value.strides, value.offset
-            ).at
+        source = value.formula or copy(value).at
         buffer = self.allocate(value.shape, value.dtype, value.origin)
-        definition = Definition(
-            value.order, "map", value.shape, frozenset(), source, [buffer], value.origin, value.type
+        self.define(
+            Definition(value.order, "map", value.shape, frozenset(), source, [buffer], value.origin, value.type)
         )
-        buffer.written_by = definition
-        self.definitions.append(definition)
         value.buffer, value.strides, value.offset = buffer, strides_of(value.shape), sympy.Integer(0)
         return buffer
 
@@ -441,14 +433,12 @@ class Program:
         """
         reduced = frozenset(axis % len(source.shape) for axis in axes) if source.shape else frozenset()
         kept = [size for axis, size in enumerate(source.shape) if axis not in reduced]
-        order = self.next_order()
         origin = self.operator or source.origin
         outs = [self.allocate(kept, dtype, f"{origin}_{kind}") for dtype in dtypes]
-        definition = Definition(
-            order, kind, source.shape, reduced, element or source.at, outs, origin,
-            COMPUTED[dtypes[0]] if kind not in ("argmax", "argmin") else source.type,
-        )  # fmt: skip
-        return self.define(definition)
+        type = COMPUTED[dtypes[0]] if kind not in ("argmax", "argmin") else source.type
+        return self.define(
+            Definition(self.next_order(), kind, source.shape, reduced, element or source.at, outs, origin, type)
+        )
 
     def define(self, definition: Definition) -> list[Value]:
         """All of what a new definition writes."""
@@ -459,48 +449,35 @@ class Program:
 
     def multiply(self, ranges, element: Callable[[Position], Expr], dtype: torch.dtype, shape, tiling: Tiling) -> Value:
         """A product of matrices of our own: over (*batch, rows, columns, depth), the last one summed."""
-        order = self.next_order()
-        out = self.allocate(shape, dtype, self.operator)
         ranges = tuple(map(number, ranges))
         last = frozenset({len(ranges) - 1})
-        outs = [out, *tiling.filled]
-        definition = Definition(
-            order, "product", ranges, last, element, outs, self.operator, COMPUTED[dtype], tiling=tiling
-        )
-        return self.define(definition)[0]
+        outs = [self.allocate(shape, dtype, self.operator), *tiling.filled]
+        return self.define(Definition(
+            self.next_order(), "product", ranges, last, element, outs, self.operator, COMPUTED[dtype], tiling=tiling,
+        ))[0]  # fmt: skip
 
     def convolve(self, planes: Planes, element: Callable[[Position], Expr], shape) -> Value:
         """A convolution of our own by planes of eight channels."""
-        order = self.next_order()
         out = self.allocate(shape, torch.float32, self.operator)
         outs = [out, *(planes.buffers[use] for use in ("planes", "halves", "unscale", "state"))]
-        definition = Definition(
-            order, "convolution", out.shape, frozenset(), element, outs, self.operator, planes=planes
-        )
-        return self.define(definition)[0]
+        return self.define(Definition(
+            self.next_order(), "convolution", out.shape, frozenset(), element, outs, self.operator, planes=planes,
+        ))[0]  # fmt: skip
 
     def recur(self, recurrence: Recurrence, element: Callable[[Position], Expr], outs: list[Buffer]) -> list[Value]:
         """All steps of a recurrent layer, or of several."""
-        order = self.next_order()
         ranges = (sympy.Integer(recurrence.cells), recurrence.steps, recurrence.batch, sympy.Integer(recurrence.hidden))
-        definition = Definition(
-            order, "recurrence", ranges, frozenset(), element, outs, recurrence.cell, recurrence=recurrence
-        )
-        return self.define(definition)
+        return self.define(Definition(
+            self.next_order(), "recurrence", ranges, frozenset(), element, outs, recurrence.cell, recurrence=recurrence,
+        ))  # fmt: skip
 
     def scan(self, kind: str, source: Value, axis: int, dtype: torch.dtype, exclusive: bool, backwards: bool) -> Value:
-        order = self.next_order()
-        origin = self.operator or source.origin
+        origin, type = self.operator or source.origin, COMPUTED[dtype]
         out = self.allocate(source.shape, dtype, origin)
-
-        def element(position: Position) -> Expr:
-            return cast(source.at(position), COMPUTED[dtype])
-
-        definition = Definition(
-            order, kind, source.shape, frozenset({axis % len(source.shape)}), element, [out], origin,
-            COMPUTED[dtype], exclusive, backwards,
-        )  # fmt: skip
-        return self.define(definition)[0]
+        return self.define(Definition(
+            self.next_order(), kind, source.shape, frozenset({axis % len(source.shape)}),
+            lambda position: cast(source.at(position), type), [out], origin, type, exclusive, backwards,
+        ))[0]  # fmt: skip
 
     def reshape(self, value: Value, shape) -> Value:
         """The same elements in another shape."""
