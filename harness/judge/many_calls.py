@@ -29,9 +29,9 @@ TOGETHER = 16
 """So many of them are one request, in which they follow each other, each with outputs of its own: a request takes as long as dozens of calls."""
 LEAK_LEAST, LEAK_A_CALL = 64 << 20, 16 << 10
 """Bytes that a process may take in all, and for each call, while it makes many calls."""
-LEAK_SERIES, LEAK_ALIKE = {"cuda": 3, "cpu": 2}, 1.25
-"""Series of calls that must all take too much before a process leaks, and the largest quotient of what two of them take a call,
-where the memory is not its own alone."""
+LEAK_SERIES, LEAK_TRIES, LEAK_ALIKE = 2, {"cuda": 6, "cpu": 2}, 1.25
+"""Series of calls that must take too much before a process leaks, and so many alike on a GPU: one more, of the most there are, and the largest
+quotient of what two of them take a call. Its memory is not the process's own alone: what another gives back hides a leak, what it takes looks like one."""
 
 
 def check_many_calls(
@@ -50,7 +50,8 @@ def check_many_calls(
     before = _taken(session, worker)
     shared = session.device == "cuda"
     longest = layout.workload == min(session.suite(), key=session.moved_bytes)
-    while not series or (len(series) < LEAK_SERIES[session.device] and _leaks(series, shared=shared)):
+    most = LEAK_TRIES[session.device]
+    while not series or (len(series) < most and not _is_clean(*series[-1]) and not _leaks(series, shared=shared)):
         done = _repeat(session, worker, message, longest=longest)
         now = _taken(session, worker)
         series.append((now - before, done))
@@ -64,13 +65,18 @@ def check_many_calls(
         yield from judge_calls(session, worker, bench, [replace(case, name=f"{case.name} {name}")])
 
 
+def _is_clean(taken: int, done: int) -> bool:
+    """Whether a process took no more than it may in so many calls, and nobody gave back more than that, which would hide a leak."""
+    return -LEAK_LEAST <= taken <= LEAK_LEAST + LEAK_A_CALL * done
+
+
 def _leaks(series: list[tuple[int, int]], *, shared: bool) -> bool:
-    """Whether every series of (bytes taken, calls) took too much and, of `shared` memory, as much a call as the others:
-    who takes memory of the same GPU meanwhile takes another amount each time."""
-    if any(taken <= LEAK_LEAST + LEAK_A_CALL * done for taken, done in series):
-        return False
-    a_call = [taken / done for taken, done in series]
-    return not shared or max(a_call) <= LEAK_ALIKE * min(a_call)
+    """Whether enough of the series of (bytes taken, calls) took too much and, of `shared` memory, about as much a call: who takes memory
+    of the same GPU meanwhile, or gives it back, moves another amount each time."""
+    a_call = sorted(taken / done for taken, done in series if taken > LEAK_LEAST + LEAK_A_CALL * done)
+    if not shared:
+        return len(a_call) >= LEAK_SERIES
+    return any(last <= LEAK_ALIKE * first for first, last in zip(a_call, a_call[LEAK_SERIES:], strict=False))
 
 
 def _look_at_each(session: EvaluationSession, worker: Worker, case: Case) -> Iterator[Check]:

@@ -18,7 +18,7 @@ from harness.evaluate import Evaluator
 from harness.judge import comparisons
 from harness.judge.comparisons import ALONE_BLOCKS, ComparisonRequest, OtherContexts
 from harness.judge.draws import _launch
-from harness.judge.many_calls import _leaks
+from harness.judge.many_calls import _is_clean, _leaks
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing, Verdict
 from harness.store import Store
@@ -579,18 +579,28 @@ def test_a_baseline_has_its_own_times_of_the_contests_that_another_was_timed_in(
 @pytest.mark.parametrize(
     ("series", "leaks"),
     [
-        ([(256 << 20, 1000)], True),
-        ([(256 << 20, 1000), (512 << 20, 2000)], True),
-        ([(4 << 30, 481), (9 << 30, 481)], False),
+        ([(256 << 20, 1000)], False),
+        ([(256 << 20, 1000), (512 << 20, 2000), (256 << 20, 1000)], True),
+        ([(-90 << 20, 1000), (256 << 20, 1000), (250 << 20, 1000), (900 << 20, 1000), (260 << 20, 1000)], True),
+        ([(4 << 30, 481), (9 << 30, 481), (20 << 30, 481)], False),
         ([(4 << 30, 481), (0, 481)], False),
-        ([(64 << 20, 5000)], False),
+        ([(64 << 20, 5000)] * 3, False),
     ],
-    ids=["at first", "as much a call", "another amount, so of somebody else", "once", "little"],
+    ids=[
+        "at first",
+        "as much a call",
+        "while others give back and take",
+        "another amount, so of somebody else",
+        "once",
+        "little",
+    ],
 )
 def test_who_leaks_takes_as_much_for_each_call(series: list[tuple[int, int]], leaks: bool) -> None:
-    """A GPU's memory is everybody's: an honest kernel was refused because a neighbour took 4 GiB, and then more."""
+    """A GPU's memory is everybody's: an honest kernel was refused because a neighbour took 4 GiB, and then more; and 256 KiB a call were not
+    seen behind a process whose memory was given back meanwhile."""
     assert _leaks(series, shared=True) is leaks
-    assert _leaks(series, shared=False) is all(taken > 100 << 20 for taken, _ in series)
+    assert _leaks(series, shared=False) is (sum(taken > 100 << 20 for taken, _ in series) > 1)
+    assert not _is_clean(-90 << 20, 1000) and _is_clean(-(1 << 20), 1000) and not _is_clean(256 << 20, 1000)
 
 
 def test_everything_is_compiled_and_started_before_the_arena_of_a_comparison_is_filled(tmp_path: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from harness.checks import properties
 from harness.checks.cases import make_case
-from harness.checks.correctness import judge_call, judge_several
+from harness.checks.correctness import judge_closely, judge_several
 from harness.checks.drawing import distributions
 from harness.problems import compiled_reference
 from kernels import catalog
@@ -147,7 +147,7 @@ def complaint(kernel: Kernel, library: Path, workload: Workload, values: str, de
         if tensor.role == "input" and not same_bits(tensors[tensor.name], case.inputs[tensor.name]):
             return f"changed its input {tensor.name}"
     outputs = {tensor.name: tensors[tensor.name] for tensor in spec.outputs}
-    _, said = judge_call(spec, workload, outputs, case.expected)
+    _, said, _ = judge_closely(spec, workload, outputs, case.expected)
     if said:
         return f"{workload.label}, {values}: {said}"
     calls = properties.several(kernel, workload, case.inputs)
