@@ -51,6 +51,8 @@ def settle(folder: str, *, gpu: bool, compilers: bool) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
         if tunes:
             limit_tuning(None, measures=False)
+        if _names(Path(folder), "triton"):
+            read_single_numbers(importlib.import_module("triton.runtime.interpreter"))
         return
     os.environ["TRITON_CACHE_DIR"] = str(cache)
     for group in cache.glob("*/__grp__*"):
@@ -67,8 +69,29 @@ def settle(folder: str, *, gpu: bool, compilers: bool) -> None:
 
 def _tunes(folder: Path) -> bool:
     """Whether a candidate, or a module that its kernel brings, names Triton's tuner, and Triton is here."""
+    return _names(folder, "autotune")
+
+
+def _names(folder: Path, word: str) -> bool:
     texts = (path.read_text(encoding="utf-8", errors="replace") for path in folder.rglob("*.py"))
-    return importlib.util.find_spec("triton") is not None and any("autotune" in text for text in texts)
+    return importlib.util.find_spec("triton") is not None and any(word in text for text in texts)
+
+
+def read_single_numbers(interpreter: Any) -> None:
+    """Let a number of a kernel be an index, as in `range(0, width)`, whatever NumPy is here.
+
+    The interpreter holds it in an array of one element and takes int() of that (Triton 3.6), which
+    NumPy refuses from 2.5 on: a right candidate ended with a TypeError of the environment's.
+    """
+    patch = getattr(interpreter, "_patch_lang_tensor", None)
+    if patch is None:
+        return
+
+    def patched(tensor: Any, *scope: Any) -> None:
+        patch(tensor, *scope)  # at each launch; with a scope, what was there before comes back behind it
+        tensor.__index__ = lambda self: int(self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patched
 
 
 def rewrite_paths(group: Path) -> None:

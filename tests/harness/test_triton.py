@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,6 +106,32 @@ def test_a_kernel_s_candidates_are_interpreted_on_a_cpu_while_torch_is_switched_
     for text, outcome in ((SILU, Outcome.PASSED), (SILU.replace("gate / (1", "gate / (1.01"), Outcome.INCORRECT)):
         verdict = evaluator.verify(evaluator.build(evaluator.store.put(text)), only=smallest)
         assert verdict.outcome is outcome, verdict.reason
+
+
+def test_a_number_of_an_interpreted_kernel_is_an_index_whatever_numpy_is_here():
+    """NumPy 2.5 takes no int() of an array of one element, in which Triton 3.6 holds it: `range(0, width)` was a TypeError."""
+
+    class Refusing:
+        """As much of such an array."""
+
+        def __int__(self) -> int:
+            raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+
+        def item(self) -> int:
+            return 3
+
+    class Number:
+        handle = SimpleNamespace(data=Refusing())
+
+    def patch(tensor: type, *_scope: object) -> None:
+        tensor.__index__ = lambda self: int(self.handle.data)  # type: ignore[attr-defined]
+
+    for scope in ((), ("a scope",)):
+        interpreter = SimpleNamespace(_patch_lang_tensor=patch)
+        triton_calls.read_single_numbers(interpreter)
+        interpreter._patch_lang_tensor(Number, *scope)
+        assert list(range(Number())) == [0, 1, 2]  # type: ignore[call-overload]
+    triton_calls.read_single_numbers(SimpleNamespace())  # another Triton's
 
 
 def test_without_triton_the_build_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
