@@ -299,6 +299,7 @@ def time_baseline_beside(verdict: Verdict, other: Verdict) -> Verdict:
     return verdict.model_copy(update={"timings": tuple(timings), "suite": same})
 
 
+@resting()
 def measure_other_contexts(session: EvaluationSession, request: ComparisonRequest) -> OtherContexts:
     """The hot cases of the visible suite behind and before other neighbours: as few samples as there may be, since they decide nothing, and
     without long ones. Raises SideFailure."""

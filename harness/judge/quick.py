@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from harness.judge import comparisons
 from harness.judge.comparisons import ComparisonRequest
 from harness.judge.session import EvaluationSession
+from harness.processes.spares import resting
 from harness.processes.worker import WorkerFailure
 from harness.records import Cache, Comparison, Outcome, Timing
 from harness.timing import comparison, load
@@ -68,6 +69,7 @@ def choose_cases(session: EvaluationSession) -> list[Case]:
     return [(workload, cache) for workload in ends.values() for cache in session.caches(workload)]
 
 
+@resting()
 def compare_briefly(
     session: EvaluationSession, request: ComparisonRequest, cases: Sequence[Case], seconds: float = 0.0
 ) -> Quick:
