@@ -144,6 +144,8 @@ UNROLLED = 16
 IN_MEMORY = "in memory"
 APART = "apart"
 """Each reduction by itself, kernels of their own, what they hand on in memory."""
+COPIED = "copied"
+"""The same, beside a copy of what is changed in place, where threads would read what others write."""
 REDUCTIONS = ("each by itself", "unrolled", "rows divided", "repeated")
 """How reductions are taken, the first with which there is a program: every one as it stands; those of a few elements as expressions; those
 of a row's few parts as the row's; small ones by every thread that needs them."""
@@ -164,6 +166,8 @@ def lower_program(
         pairs = [(assumed, in_pieces) for assumed in (packs, packs | divisors) for in_pieces in (True, False)]
         kept = [({}, False, IN_MEMORY), (divisors, False, IN_MEMORY)]
         tried = kept if in_memory else [*((*pair, how) for how in (*REDUCTIONS, APART) for pair in pairs), *kept]
+        if not in_memory and any(tensor.role == "inout" for tensor in spec.tensors):
+            tried += [(*pair, COPIED) for pair in pairs]
         while tried:
             assumed, in_pieces, how = tried.pop(0)
             try:
@@ -279,7 +283,7 @@ def _lowered(
     lowered.repeats = how == "repeated"
     lowered.in_memory = how == IN_MEMORY
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
-    inputs, values = {}, {}
+    inputs, values, as_stored = {}, {}, set[Buffer]()
     for tensor in spec.inputs:
         buffer = Buffer(tensor.name, memory_of(tensor, sizes), dtype_of(tensor, dtype), text=tensor.name)
         lowered.buffers.append(buffer)
@@ -294,6 +298,9 @@ def _lowered(
         value = lowered.whole(buffer, origin=tensor.name)
         if tensor.strides:
             value = lowered.strided(value, shape_of(tensor, sizes), strides_of(tensor, sizes), sympy.Integer(0))
+        if how == COPIED and tensor.role == "inout":
+            value = lowered.formula(value.shape, value.dtype, value.at, f"{tensor.name}_before")
+            as_stored.add(lowered.realise(value))
         values[traced.inputs[tensor.name]] = value
     for argument in spec.arguments:
         node = traced.inputs.get(argument.name)
@@ -316,6 +323,8 @@ def _lowered(
     outputs: dict[str, Buffer] = {}
     for tensor in spec.outputs:
         value = values[traced.outputs[tensor.name]]
+        if value.scatter is not None and how == COPIED:
+            raise NoProgram(f"{tensor.name} is changed in place where numbers say, and read there")
         if value.scatter is not None:
             outputs[tensor.name] = _scattered(
                 lowered, tensor, value.scatter, values.get(traced.inputs.get(tensor.name)), in_pieces
@@ -339,10 +348,16 @@ def _lowered(
         outputs[tensor.name] = _output(
             lowered, tensor, value, shapes[tensor.name], dtype_of(tensor, dtype), outputs.values()
         )
-    if how == APART:
+    in_scratch = how in (APART, COPIED)
+    if in_scratch:
         split_long(lowered, sizes_at(symbols, traced.hints))
-    for buffer in lowered.buffers if how == APART else ():  # as computed, not as an input is stored
-        if buffer not in inputs.values() and buffer not in outputs.values() and buffer.dtype in NARROW_FLOATS:
+    for buffer in lowered.buffers if in_scratch else ():  # as computed, not as an input is stored
+        if (
+            buffer not in inputs.values()
+            and buffer not in as_stored
+            and buffer not in outputs.values()
+            and buffer.dtype in NARROW_FLOATS
+        ):
             buffer.dtype = torch.float32
     if lowered.in_memory:
         together = phases_of(lowered, set(outputs.values()), set(inputs) & set(outputs))
@@ -353,11 +368,11 @@ def _lowered(
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
     loops = steps_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
-    tiles = products_of(lowered, set(outputs.values()), how == APART) if short_fold == SHORT_FOLD else []
+    tiles = products_of(lowered, set(outputs.values()), in_scratch) if short_fold == SHORT_FOLD else []
     fusion = Fusion(lowered, set(outputs.values()), vector, short_fold)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
     program = KernelProgram(spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane)
-    check_memory(program, apart=how == APART)
+    check_memory(program, apart=in_scratch)
     for kernel in kernels if short_fold == SHORT_FOLD else ():
         if type(kernel) is PackedKernel:
             kernel.turned = turn(fusion, kernel, program.stored(kernel))

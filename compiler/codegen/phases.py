@@ -10,10 +10,11 @@ from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
-from compiler.draft.expressions import COMPUTED, symbols_of
+from compiler.draft.expressions import COMPUTED, loads_of, symbols_of
 from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
 from compiler.phases import FOLDS, NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
+from compiler.strides import strides_along
 
 SHORT_SCAN = 4096
 """Steps that a thread adds up in float."""
@@ -104,7 +105,7 @@ def launch_phases(program: KernelProgram, function: KernelFunction, clusters: bo
     most = dict.fromkeys(in_axes(program, sympy.expand(p.outer_end * p.inner_end)) for p in kernel.phases)
     if kernel.units == 1:
         work = ", ".join(
-            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {2 if p.definition.kind in SORTS else 1}, {_places(program, p)}}}"
+            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {str(p.definition.kind in SCANS).lower()}, {2 if p.definition.kind in SORTS else 1}, {_places(program, p)}}}"
             for p in kernel.phases
         )
         kernels = ", ".join(f"{function.name}<{only}>" for only in range(-1, len(kernel.phases)))
@@ -189,8 +190,14 @@ def _call(text: Text, phase: Phase) -> list[str]:
     names = _given(text, phase) if kind in SCANS else _given(text, phase).rpartition(",")[0]
     store = f"{text.pointer(out)}[{text.index(phase.place)}] = {text.stored_text(out, f'static_cast<{COMPUTED[out.dtype]}>({made})')};"
     finish = _lambda(f"{names}, {held} {made}", [store], "")
+    along = "" if isinstance(text, CpuText) or kind in SCANS else f", {str(_lies_along(phase)).lower()}"
     name = "phase_scan" if kind in SCANS else "phase_fold"
-    return _ended(f"{name}<{held}>({ends}, {_start(fold, held)}, ", [element, finish, join])
+    return _ended(f"{name}<{held}{along}>({ends}, {_start(fold, held)}, ", [element, finish, join])
+
+
+def _lies_along(phase: Phase) -> bool:
+    """Whether what is folded lies side by side in memory."""
+    return any(strides_along(load.args[1], [phase.inner])[0] == 1 for load in loads_of([phase.value]))
 
 
 def _starts_at_number(text: Text, phase: Phase) -> bool:

@@ -326,7 +326,8 @@ __device__ __forceinline__ void phase_ranks(Span span, int64_t count, int64_t le
 }
 
 // put(kept, the reduction of element(kept, step)): by the whole block where one is kept, by a warp where that is worth it, else by a thread.
-template <typename T, typename Span, typename Element, typename Put, typename Join>
+// `Along`: elements of one lie side by side, so that a thread to each would load as many lines as there are threads.
+template <typename T, bool Along, typename Span, typename Element, typename Put, typename Join>
 __device__ __forceinline__ void phase_fold(Span span, int64_t kept, int64_t length, T identity, Element element, Put put, Join join) {
     if constexpr (Span::split != 1) {  // one is kept
         const int64_t each = span.blocks() * blockDim.x;
@@ -347,7 +348,8 @@ __device__ __forceinline__ void phase_fold(Span span, int64_t kept, int64_t leng
         return;
     }
     __shared__ T partial[32];
-    const int lanes = kept == 1 ? blockDim.x : length >= 32 && kept <= 4 * blockDim.x ? 32 : 1;
+    const int team = length >= 32 && (Along || kept <= 4 * blockDim.x) ? 32 : Along && length >= 8 ? 8 : 1;
+    const int lanes = kept == 1 ? blockDim.x : team;
     const int teams = blockDim.x / lanes, lane = threadIdx.x % lanes;
     for (int64_t first = span.block() * teams; first < kept; first += span.blocks() * teams) {
         const int64_t at = first + threadIdx.x / lanes;
@@ -357,11 +359,8 @@ __device__ __forceinline__ void phase_fold(Span span, int64_t kept, int64_t leng
                 value = join(value, element(at, step));
             }
         }
-        if (lanes > 1) {
-#pragma unroll
-            for (int step = 16; step > 0; step /= 2) {
-                value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
-            }
+        for (int step = (lanes < 32 ? lanes : 32) / 2; step > 0; step /= 2) {
+            value = join(value, __shfl_xor_sync(0xffffffffu, value, step));
         }
         if (lanes > 32) {
             if (threadIdx.x % 32 == 0) {
@@ -427,10 +426,10 @@ void launch_phases(
     cudaFreeAsync(workspace, stream);
 }
 
-// How much a phase of one unit is: `alone`: one block's; `steps`: launches; `places`: that it adds to, 0 if it does not.
+// How much a phase of one unit is: `alone`: one block's; `wide`: of blocks that go along rows; `steps`: launches; `places`: that it adds to, 0 if it does not.
 struct PhaseWork {
     int64_t count;
-    bool alone;
+    bool alone, wide;
     int steps;
     int64_t places;
 };
@@ -460,7 +459,7 @@ void launch_one_unit(
     for (const PhaseWork& phase : phases) {
         ++kernel;
         const bool few = phase.places > 0 && are_few(phase.places, phase.count);
-        const int threads = phase.alone || phase.steps > 1 || few ? 1024 : 256;
+        const int threads = phase.alone || phase.wide || phase.steps > 1 || few ? 1024 : 256;
         const int64_t each = few ? 4 * threads : threads, most_blocks = few ? kMostBlocks / 8 : kMostBlocks;
         const int64_t wanted = phase.alone ? 1 : (phase.count + each - 1) / each;
         const unsigned blocks = static_cast<unsigned>(wanted < 1 ? 1 : wanted < most_blocks ? wanted : most_blocks);

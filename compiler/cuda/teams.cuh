@@ -40,10 +40,10 @@ __device__ __forceinline__ void phase_join_all(TeamSpan span, int64_t outer, int
     });
 }
 
-// By a lane where many are kept of few elements each, else by the team.
-template <typename T, typename Element, typename Put, typename Join>
+// By a lane where many are kept whose elements lie apart, else by the team.
+template <typename T, bool Along, typename Element, typename Put, typename Join>
 __device__ __forceinline__ void phase_fold(TeamSpan span, int64_t kept, int64_t length, T identity, Element element, Put put, Join join) {
-    const bool alone = kept >= span.lanes;
+    const bool alone = kept >= span.lanes && !(Along && length >= span.lanes);
     const int lanes = alone ? 1 : span.lanes, end = static_cast<int>(length);
     for (int64_t first = 0; first < kept; first += alone ? span.lanes : 1) {
         const int64_t at = alone ? first + span.lane : first;
