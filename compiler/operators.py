@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 
 import sympy
 import torch
@@ -20,7 +22,7 @@ from compiler.draft.expressions import (
     masked,
     pick,
 )
-from compiler.draft.index import divide, flatten, unflatten
+from compiler.draft.index import divide, flatten, modulo, number, unflatten
 from compiler.draft.lower_pointwise import _stored
 from compiler.draft.lower_windows import depthwise
 from compiler.draft.lowering import Lowering, extend, lowers
@@ -132,7 +134,40 @@ def _columns(low: Lowering, a: Value, window, dilation, padding, stride):
     return low.formula(element)
 
 
+MOST_FRAMES = 16
+"""Windows that an element lies in, each a term of its sum."""
+
+
+def _frames(low: Lowering, a: Value, size, window, dilation, padding, stride):
+    """What windows hold of each element of an image, summed where it stands: nothing is added in memory."""
+    told = list(zip(size, window, dilation, padding, stride, strict=True))
+    each = [-(-k // s) for _, k, _, _, s in told]
+    if low.program.settles or any(d != 1 for _, _, d, _, _ in told) or math.prod(each) > MOST_FRAMES:
+        return None
+    ranges, lead = low.program.ranges, len(low.shape) - 3
+    counts = [divide(number(n) + 2 * p - k, sympy.Integer(s), ranges) + 1 for n, k, _, p, s in told]
+    type = COMPUTED[low.dtype]
+
+    def element(position) -> Expr:
+        found = constant(0, type)
+        for backs in itertools.product(*map(range, each)):
+            steps, frames, inside = [], [], []
+            for at, back, count, (_, k, _, p, s) in zip(position[lead + 1 :], backs, counts, told, strict=True):
+                steps.append(modulo(at + p, sympy.Integer(s), ranges) + s * back)
+                frames.append(sympy.expand(divide(sympy.expand(at + p), sympy.Integer(s), ranges) - back))
+                inside += [compare("lt", index_value(steps[-1]), index_value(sympy.Integer(k)))] if k % s else []
+                inside.append(compare("ge", index_value(frames[-1]), index_value(sympy.Integer(0))))
+                inside.append(compare("lt", index_value(frames[-1]), index_value(count)))
+            row = flatten([position[lead], *steps], [low.shape[lead], *window])
+            own = cast(a.at([*position[:lead], row, flatten(frames, counts)]), type)
+            found = binary("add", found, masked(all_of(inside), own, constant(0, type)))
+        return found
+
+    return low.formula(element)
+
+
 def extend_table() -> None:
+    lowers("aten.col2im.default")(_frames)
     lowers("aten.im2col.default")(_columns)
     for op, names in INTEGERS.items():
         for name in names:

@@ -150,6 +150,7 @@ __device__ __forceinline__ void phase_scan_rows(Span span, int64_t rows, int64_t
 // put(column, step, the reduction up to that step): a column by as many threads as there are for it, each of which takes a part of it twice.
 template <typename T, typename Span, typename Element, typename Put, typename Join>
 __device__ __forceinline__ void phase_scan(Span span, int64_t columns, int64_t length, T identity, Element element, Put put, Join join) {
+    constexpr int kAhead = sizeof(T) <= 4 ? 16 : 8;  // loads of a thread on their way
     __shared__ T partial[1024];
     if (columns <= span.blocks() && blockDim.x % 32 == 0) {
         phase_scan_rows(span, columns, length, partial, identity, element, put, join);
@@ -161,10 +162,17 @@ __device__ __forceinline__ void phase_scan(Span span, int64_t columns, int64_t l
     for (int64_t first = span.block() * across; first < columns; first += span.blocks() * across) {
         const int64_t column = first + threadIdx.x % across;
         const bool is_one = column < columns && part < parts;
-        T value = identity;
+        T value = identity, own[kAhead];
+        const auto load = [&](int64_t step) {
+#pragma unroll
+            for (int ahead = 0; ahead < kAhead; ++ahead) {
+                own[ahead] = is_one && step + ahead < end ? element(column, step + ahead) : identity;
+            }
+        };
         if (parts > 1) {
-            for (int64_t step = begin; is_one && step < end; ++step) {
-                value = join(value, element(column, step));
+            for (int64_t step = begin; step < end; step += kAhead) {
+                load(step);
+                value = join(value, join_neighbours<kAhead>(own, join));
             }
             partial[threadIdx.x] = value;
             __syncthreads();
@@ -179,9 +187,18 @@ __device__ __forceinline__ void phase_scan(Span span, int64_t columns, int64_t l
             }
             value = part > 0 ? partial[threadIdx.x - across] : identity;
         }
-        for (int64_t step = begin; is_one && step < end; ++step) {
-            value = join(value, element(column, step));
-            put(column, step, value);
+        for (int64_t step = begin; step < end; step += kAhead) {
+            if (parts == 1 || each > kAhead) {  // else they are still there
+                load(step);
+            }
+            scan_neighbours<kAhead>(own, value, join);
+            value = own[kAhead - 1];
+#pragma unroll
+            for (int ahead = 0; ahead < kAhead; ++ahead) {
+                if (is_one && step + ahead < end) {
+                    put(column, step + ahead, own[ahead]);
+                }
+            }
         }
         __syncthreads();
     }

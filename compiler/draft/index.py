@@ -151,6 +151,24 @@ def _split(expression: Index, divisor: Index) -> tuple[Index, Index]:
 
 
 @lru_cache(REMEMBERED)
+def _split_by_sum(expression: Index, divisor: Index) -> tuple[Index, Index]:
+    """The same for a sum of terms, such as cols + 3: q gathers what its largest one divides."""
+    largest = max(sympy.Add.make_args(divisor), key=lambda term: (len(term.free_symbols), str(term)))
+    quotients = (_quotient(term, largest) for term in sympy.Add.make_args(sympy.expand(expression)))
+    whole = sympy.Add(*(quotient for quotient in quotients if quotient is not None))
+    return whole, sympy.expand(expression - whole * divisor)
+
+
+def _within(expression: Index, divisor: Index, ranges: Ranges) -> tuple[Index, Index] | None:
+    """(q, r) with expression = q * divisor + r where 0 <= r < divisor surely holds."""
+    for split in (_split, _split_by_sum) if divisor.is_Add else (_split,):
+        whole, rest = split(expression, divisor)
+        if rest == 0 or ranges.below(rest, divisor):
+            return whole, rest
+    return None
+
+
+@lru_cache(REMEMBERED)
 def _common(expression: Index, divisor: Index) -> tuple[Index, ...]:
     """Factors of the divisor to try: those that some term of the expression has as well, largest first."""
     found = set()
@@ -169,9 +187,9 @@ def divide(expression: Index, divisor: Index | int, ranges: Ranges) -> Index:
         return expression
     if isinstance(expression, FloorDiv):
         return divide(expression.args[0], sympy.expand(expression.args[1] * divisor), ranges)
+    if (found := _within(expression, divisor, ranges)) is not None:
+        return found[0]
     whole, rest = _split(expression, divisor)
-    if rest == 0 or ranges.below(rest, divisor):
-        return whole
     if any(_negative(term) for term in sympy.Add.make_args(rest)):
         return FloorDiv(sympy.expand(expression), divisor)
     for factor in _common(rest, divisor):
@@ -187,9 +205,9 @@ def modulo(expression: Index, divisor: Index | int, ranges: Ranges) -> Index:
     divisor = number(divisor)
     if divisor == 1:
         return sympy.Integer(0)
+    if (found := _within(expression, divisor, ranges)) is not None:
+        return found[1]
     _, rest = _split(expression, divisor)
-    if rest == 0 or ranges.below(rest, divisor):
-        return rest
     if any(_negative(term) for term in sympy.Add.make_args(rest)):
         return Modulo(sympy.expand(expression), divisor)
     for factor in _common(rest, divisor):
