@@ -96,14 +96,15 @@ class OperandSide:
             f"bring_side<{places}, {along}>(toStage, ofThread, ofThreads, [&](int ofPlace, int ofStep, char* toHere) {{"
         )
         stored = [f"    *reinterpret_cast<Pack<{type}, 8>*>(toHere) = eightOf;", "});"]
-        slow = [
-            bring, f"    Pack<{type}, 8> eightOf;", "    #pragma unroll 1", "    for (int ofEight = 0; ofEight < 8; ++ofEight) {", *self.element(2, " + ofEight"),
-            f"        eightOf.at[ofEight] = to<{type}>(theValue);", "    }", *stored,
-        ]  # fmt: skip
-        more = "char* toStage, int ofThread, int ofThreads"
         fast = self.apart(8, dtype)
         axis, end = (self.step, self.ends[1]) if self.along else (self.place, self.ends[0])
         flags, packs, (value,) = packs_along(self.text, self.kernel, [self.value], axis, end)
+        only = fast is None and not packs  # then eight loads are on their way together
+        slow = [
+            bring, f"    Pack<{type}, 8> eightOf;", f"    #pragma unroll {8 if only else 1}", "    for (int ofEight = 0; ofEight < 8; ++ofEight) {", *self.element(2, " + ofEight"),
+            f"        eightOf.at[ofEight] = to<{type}>(theValue);", "    }", *stored,
+        ]  # fmt: skip
+        more = "char* toStage, int ofThread, int ofThreads"
         if fast is not None or not packs:
             quick = [] if fast is None else [bring, *indent(self.copied("copy_eight", self.value, None), 1), "});"]
             return SideLines(self.bringing(name, "Eight", more, fast, quick, slow))
