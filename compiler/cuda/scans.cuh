@@ -87,13 +87,6 @@ __device__ __forceinline__ T scan_lanes(T value, int lane, LogAdd) {
     return most + log(scan_lanes(exp(value - most), lane, [](T a, T b) { return a + b; }));
 }
 
-// Memory of a block in which a scan's elements change hands; one for all scans of a kernel.
-constexpr int kScanBytes = 1024 * 9 * 4;
-__device__ __forceinline__ unsigned char* scan_memory() {
-    __shared__ int64_t memory[kScanBytes / 8];
-    return reinterpret_cast<unsigned char*>(memory);
-}
-
 // A row after the other by the whole block, a few neighbours to a thread; a warp's lie together and are loaded and stored side by side,
 // changing hands in between. What is before a warp's and before a block's is joined on.
 template <typename T, typename Span, typename Element, typename Put, typename Join>

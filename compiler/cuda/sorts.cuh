@@ -143,12 +143,113 @@ __device__ __forceinline__ void sort_over_grid(GridSpan span, int64_t rows, int6
     }
 }
 
+// Memory of a block in which a scan's or a sort's elements change hands; one for all of a kernel's.
+constexpr int kScanBytes = 1024 * 9 * 4;
+__device__ __forceinline__ unsigned char* scan_memory() {
+    __shared__ int64_t memory[kScanBytes / 8];
+    return reinterpret_cast<unsigned char*>(memory);
+}
+
+// A row of at most 2048 by a bitonic network whose elements stay in registers, `Own` neighbours to a thread: what is compared is their bits in order
+// with their place behind, partners within a warp change hands there, others in shared memory.
+template <bool Falling, int Own, typename T, typename Stored, typename Element>
+__device__ __forceinline__ void sort_in_registers(int length, int padded, uint64_t* held, Stored* values, int64_t* places, Element element) {
+    const int first = threadIdx.x * Own;
+    const bool is_one = first < padded;
+    uint64_t own[Own];
+#pragma unroll
+    for (int at = 0; at < Own; ++at) {
+        own[at] = ~UINT64_C(0);
+        if (first + at < length) {
+            const uint64_t key = in_order<T>(element(int64_t{first + at}));
+            own[at] = (Falling ? key ^ 0xffffffffu : key) << 32 | static_cast<unsigned>(first + at);
+        }
+    }
+    const auto keep = [&](int at, uint64_t other, int size, int step) {
+        const bool less = ((first + at) & size) == 0, is_low = ((first + at) & step) == 0;
+        own[at] = (own[at] < other) == (less == is_low) ? own[at] : other;
+    };
+    for (int size = 2; size <= padded; size *= 2) {
+        int step = size / 2;
+        for (; step >= 32 * Own; step /= 2) {
+#pragma unroll
+            for (int at = 0; at < Own && is_one; ++at) {
+                held[first + at] = own[at];
+            }
+            __syncthreads();
+#pragma unroll
+            for (int at = 0; at < Own && is_one; ++at) {
+                keep(at, held[(first + at) ^ step], size, step);
+            }
+            __syncthreads();
+        }
+        for (; step >= Own; step /= 2) {
+#pragma unroll
+            for (int at = 0; at < Own; ++at) {
+                keep(at, __shfl_xor_sync(0xffffffffu, own[at], step / Own), size, step);
+            }
+        }
+#pragma unroll
+        for (int near = Own / 2; near > 0; near /= 2) {
+#pragma unroll
+            for (int at = 0; at < Own && near < size; ++at) {
+                const uint64_t a = own[at], b = own[at ^ near];
+                if ((at & near) == 0) {
+                    const bool swaps = (a > b) == (((first + at) & size) == 0);
+                    own[at] = swaps ? b : a;
+                    own[at ^ near] = swaps ? a : b;
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int at = 0; at < Own; ++at) {
+        if (first + at < length) {
+            const int64_t place = static_cast<unsigned>(own[at]);
+            values[first + at] = element(place);
+            places[first + at] = place;
+        }
+    }
+    __syncthreads();
+}
+
+constexpr int kMostInRegisters = 2048;
+static_assert(kMostInRegisters * 8 <= kScanBytes, "its elements have room");
+
 // Each of `rows` in order, equal ones as they stood: by counting those before each where rows are short, else by a bitonic network.
 template <bool Falling, typename T, typename Span, typename Stored, typename Element>
 __device__ __forceinline__ void phase_sort(Span span, int64_t rows, int64_t length, Stored* values, int64_t* places, Element element) {
     if constexpr (!std::is_same<Span, BlockSpan>::value) {
         if (span.spread) {
             return sort_over_grid<Falling, T>(span, rows, length, values, places, element);
+        }
+    }
+    if constexpr (sizeof(T) == 4) {
+        uint64_t* const held = reinterpret_cast<uint64_t*>(scan_memory());
+        int padded = 64, threads = 32;
+        while (padded < length) {
+            padded *= 2;
+        }
+        while (2 * threads <= static_cast<int>(blockDim.x)) {
+            threads *= 2;
+        }
+        const int own = padded / threads;
+        if (length > 32 && length <= kMostInRegisters && own <= 8) {
+            for (int64_t row = 0; row < rows; ++row) {
+                const auto of_row = [&](int64_t at) { return element(row, at); };
+                Stored* const sorted = values + row * length;
+                int64_t* const stood = places + row * length;
+                if (own <= 1) {
+                    sort_in_registers<Falling, 1, T>(static_cast<int>(length), padded, held, sorted, stood, of_row);
+                } else if (own <= 2) {
+                    sort_in_registers<Falling, 2, T>(static_cast<int>(length), padded, held, sorted, stood, of_row);
+                } else if (own <= 4) {
+                    sort_in_registers<Falling, 4, T>(static_cast<int>(length), padded, held, sorted, stood, of_row);
+                } else {
+                    sort_in_registers<Falling, 8, T>(static_cast<int>(length), padded, held, sorted, stood, of_row);
+                }
+            }
+            return;
         }
     }
     const unsigned count = static_cast<unsigned>(rows * length), whole = static_cast<unsigned>(length);
