@@ -282,6 +282,7 @@ def _lowered(
     lowered.divides_rows = how == "rows divided"
     lowered.repeats = how == "repeated"
     lowered.in_memory = how == IN_MEMORY
+    lowered.in_scratch = how in (APART, COPIED)
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
     inputs, values, as_stored = {}, {}, set[Buffer]()
     for tensor in spec.inputs:
@@ -348,10 +349,9 @@ def _lowered(
         outputs[tensor.name] = _output(
             lowered, tensor, value, shapes[tensor.name], dtype_of(tensor, dtype), outputs.values()
         )
-    in_scratch = how in (APART, COPIED)
-    if in_scratch:
+    if lowered.in_scratch:
         split_long(lowered, sizes_at(symbols, traced.hints))
-    for buffer in lowered.buffers if in_scratch else ():  # as computed, not as an input is stored
+    for buffer in lowered.buffers if lowered.in_scratch else ():  # as computed, not as an input is stored
         if (
             buffer not in inputs.values()
             and buffer not in as_stored
@@ -368,11 +368,11 @@ def _lowered(
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
     loops = steps_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
-    tiles = products_of(lowered, set(outputs.values()), in_scratch) if short_fold == SHORT_FOLD else []
+    tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch) if short_fold == SHORT_FOLD else []
     fusion = Fusion(lowered, set(outputs.values()), vector, short_fold)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
     program = KernelProgram(spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane)
-    check_memory(program, apart=in_scratch)
+    check_memory(program, apart=lowered.in_scratch)
     for kernel in kernels if short_fold == SHORT_FOLD else ():
         if type(kernel) is PackedKernel:
             kernel.turned = turn(fusion, kernel, program.stored(kernel))

@@ -31,8 +31,8 @@ from compiler.draft.index import flatten, product, unflatten
 from compiler.draft.lower_reductions import fold_over
 from compiler.draft.lowering import Lowering, extend, lowers, plain
 from compiler.draft.partition import Kernel
-from compiler.draft.tensors import Definition, Piece, Program, Value
-from compiler.strides import LEAST_EXTENT, loads_at_once, strides_along
+from compiler.draft.tensors import Definition, NoDraft, Piece, Program, Value
+from compiler.strides import LEAST_EXTENT, goes_across, loads_at_once, strides_along
 
 Taken = TypeVar("Taken", bound=Kernel)
 MOST_SELECTED = 8
@@ -98,9 +98,26 @@ def _with_places(kind: str, before, low: Lowering, a: Value, dim, keepdim=False)
     return tuple(_shaped(low, found, axis, keepdim) for found in _one(low, a, axis, kind, ()))
 
 
+LONGEST_ACROSS = 2048
+"""Elements of a row that lies across memory of which several rounds are taken there; more are turned first."""
+
+
+def _lies_across(low: Lowering, a: Value) -> bool:
+    """Whether a long row's elements lie apart, each beside the next row's."""
+    if low.program.estimate(a.shape[-1]) <= LONGEST_ACROSS:
+        return False
+    at = [low.program.ranges.variable(f"read{axis}", size) for axis, size in enumerate(a.shape)]
+    found = [strides_along(load.args[1], at) for load in loads_at_once([a.at(at)])]
+    return any(goes_across(steps, axis, len(at) - 1) for steps in found for axis in range(len(at) - 1))
+
+
 def _topk(low: Lowering, a: Value, k, dim=-1, largest=True, sorted=True):
     if low.program.settles or not a.shape or plain(k) > MOST_SELECTED or dim % len(a.shape) != len(a.shape) - 1:
         return None
+    if plain(k) > 1 and _lies_across(low, a):
+        if not low.program.in_scratch:
+            raise NoDraft("the largest few of what lies across memory are taken of rows that are turned first")
+        low.program.realise(a)
     axis = len(a.shape) - 1
     values: list[Value] = []
     places: list[Value] = []

@@ -52,7 +52,9 @@ def product_function(program: KernelProgram, kernel: ProductKernel, name: str, n
     text.levels = [set(), set()]
     stores = [StoreStatement(s.definition.outs[0], s.places[0], kernel.leaf(s.value), 0, False) for s in kernel.stores]
     roots = [side for pair in kernel.sides for side in pair] + [s.value for s in stores]
-    parameters, arguments = signature(text, stores, roots, list(kernel.ends), plain=not narrow, leaves=kernel.names.values())
+    parameters, arguments = signature(
+        text, stores, roots, list(kernel.ends), plain=not narrow, leaves=kernel.names.values()
+    )
     wide = text.wide
     sizes = ", ".join(f"static_cast<{wide}>({index_text(end)})" for end in kernel.ends)
     sides = [(OperandSide(text, kernel, left, 1), OperandSide(text, kernel, right, 2)) for left, right in kernel.sides]

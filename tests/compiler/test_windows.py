@@ -6,6 +6,7 @@ import pytest
 
 from compiler.compile import Meaning, source
 from compiler.draft.expressions import loads_of
+from compiler.draft.partition import ROW
 from tests.compiler.folders import check_text, folder_of, made
 
 HEAD = "import torch\nimport torch.nn.functional as F\n\n\n"
@@ -59,3 +60,19 @@ def reference(s, sink):
     (kernel,) = Meaning(spec, reference).program("float32", 4).kernels
     assert kernel.width == 4 and {load.args[0].text for load in loads_of(kernel.roots)} >= {"s", "sink"}
     check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
+
+
+def test_the_largest_few_of_what_lies_across_are_rows_of_their_own(tmp_path):
+    reference = (
+        HEAD
+        + """\
+def reference(x):
+    w, i = torch.softmax(x, -1).t().topk(3, -1)
+    return {"w": w, "i": i}
+"""
+    )
+    tensors = {"x": "in tokens experts", "w": "out experts 3", "i": "out experts 3 int64"}
+    sizes = [{"tokens": 4096, "experts": 64}, {"tokens": 9, "experts": 5}, {"tokens": 40, "experts": 4}]
+    spec = made(sizes, ("float32",), ("cuda",), timed=1, tensors=tensors)
+    assert [kernel.layout for kernel in Meaning(spec, reference).program("float32", 1).kernels] == [ROW, ROW]
+    check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path, offsets=(0,))
