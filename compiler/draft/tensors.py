@@ -359,6 +359,8 @@ class Program:
         """What the call brings: the compiler's."""
         self.in_memory = False
         """Whether definitions hand on what they make in memory of a block's own: the compiler's."""
+        self.in_scratch = False
+        """Whether its kernels hand on in memory."""
         self.operator = ""
         """The operator that is being lowered: what folds are named after."""
         self._order = 0
