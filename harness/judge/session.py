@@ -80,6 +80,8 @@ class EvaluationSession(BuildPlace, abc.ABC):
     What it wants to know before it judges it asks as anybody does (harness/evaluate.py): `toolchain`, `compile_into`, `measure_facts`.
     """
 
+    turned = False
+    """Whether the last side of a comparison is begun and prepared first: in every other series of processes."""
     builds_apart = False
     """Whether sources are built on other cores, or other machines, than things are timed on."""
 

@@ -141,17 +141,18 @@ def run(
     check: tuple[str, ...] = (),
     blocks: tuple[int, int] | None = None,
     confirm: bool = True,
+    turned: bool = False,
 ) -> ComparisonTimes:
     """Blocks of one sample of each side, in an order that is drawn anew, until the intervals are narrow.
 
     `sides[0]` is what the others are compared with. Calls of the sides named in `check` are looked at. `pair`: the side
     whose time is taken off all others'. Without `confirm` a side that seems to be faster is held against our clock by the samples that
-    there are, without long ones: in a comparison that decides nothing. Raises SideFailure naming the contestant that failed.
+    there are, without long ones: in a comparison that decides nothing. `turned`: the last side is prepared first. Raises SideFailure naming the contestant that failed.
     """
     protocol = comparison.protocol
     least, most = blocks or protocol.blocks
     rng, others_at_work = random.Random(secrets.randbits(64)), load.LoadWatch()
-    everyone, start = [*arms, *([pair] if pair else [])], time.monotonic()
+    everyone, start = [*(reversed(arms) if turned else arms), *([pair] if pair else [])], time.monotonic()
 
     small = comparison.kernel.spec.read_bytes(comparison.workload) <= CHECKED_BYTES[comparison.device]
     looks = {name: _spread(least, most) for name in check}

@@ -80,6 +80,7 @@ class Paper:
         self.clocks: list[dict[str, str]] = []
         self.measured: dict[str, str] = {}
         self.light, self.takes_s = 0.1, 1.0
+        self.turned, self.made = False, list[str]()
         self.pool = SimpleNamespace(
             drop=self.dropped.append, match=lambda *_: None, settle=lambda: None, begin=lambda _builds: None, get=lambda one: SimpleNamespace(name=one.candidate),
             guarding_memory=lambda candidate: nullcontext(),
@@ -95,6 +96,7 @@ class Paper:
         return None
 
     def make_arm(self, name: str, _build: Build) -> Any:
+        self.made.append(name)
         return SimpleNamespace(name=name)
 
     def open_comparison(self, *case: Any) -> Any:
@@ -294,8 +296,10 @@ def test_a_suite_that_says_faster_on_a_busy_cpu_is_timed_by_three_pairs_of_proce
 
 
 def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:
+    """And who is begun first takes turns."""
     session = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=[9.8] * 3)
     (found,) = comparisons.time_cases(session, MATCH, [CASE], 3)  # type: ignore[arg-type]
+    assert session.made == ["baseline", "candidate", "candidate", "baseline", "baseline", "candidate"]
     assert found.timing.samples == 24 and session.left == {"baseline": [], "candidate": []}
     assert session.dropped == ["base", "mine"] * 2
 

@@ -438,6 +438,14 @@ def test_sides_that_work_alone_are_timed_on_one_core_that_is_drawn_anew(
     assert set(on.values()) == {"pin"}, "and in the end threads may start anywhere"
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_last_side_is_prepared_first_where_sides_are_turned(stage: Any, turned: bool) -> None:
+    one, told = stage(negation("float32", 100)), []
+    arms = [Arm(name, FarSide(name, one, negate, told)) for name in ("first", "other")]  # type: ignore[arg-type]
+    interleaved.run(one, arms, turned=turned)
+    assert [name for name, what in told if what == "plan"] == (["other", "first"] if turned else ["first", "other"])
+
+
 def test_who_has_threads_shares_no_core(stage: Any) -> None:
     one, told = stage(negation("float32", 100)), []
     arms = [Arm(name, FarSide(name, one, negate, told)) for name in ("first", "other")]  # type: ignore[arg-type]
