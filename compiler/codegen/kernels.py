@@ -68,14 +68,8 @@ def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged
         if ragged
         else Text(program, kernel, "int" if narrow else "int64_t", fast)
     )
-    text.staged, text.by_parts = {}, _writes_integers(program)
+    text.staged = {}
     return text
-
-
-def _writes_integers(program: KernelProgram) -> bool:
-    """Whether floats are few beside what is written: numbers are divided by scales and rounded."""
-    count = {b: estimate(b.elements, program.lowered.hints) for b in program.outputs.values()}
-    return not any(b.dtype.is_floating_point and SMALL_SHARE * count[b] > max(count.values()) for b in count)
 
 
 def may_approximate(program: KernelProgram) -> bool:

@@ -43,8 +43,7 @@ class Text:
     """What stands before a loop over lanes."""
     brief = False
     """Whether exp may be the device's approximate one although results are floats."""
-    raises = True  # whether small integers become floats below 2^23
-    by_parts = False  # whether a division by what does not change is its reciprocal, and what that leaves
+    on_a_gpu = True
     bound = "const auto"  # what a loaded pack is bound to
     guards = True  # whether packs are loaded together where a condition of the pack says that they are needed
 
@@ -136,14 +135,16 @@ class Text:
         """The operation; a division by what does not change is done once, as a reciprocal, where numbers may be approximate or it is made good."""
         if op in ("lt", "ge") and (told := self._of_packs(args)) is not None:
             args = told
-        if op == "sub" and type == "float" and self.raises and (found := small_difference(*args)) is not None:
+        if op == "sub" and type == "float" and self.on_a_gpu and (found := small_difference(*args)) is not None:
             return found
         if op == "round_to" and args[1] == "uint8" and (most := highest(args[0])) is not None and most <= 255:
             return args[0]
-        once = op == "div" and type == "float" and self.level(args[1]) < self.level(args[0])
-        if once and (self.fast or self.by_parts):
-            by = make("div", constant(1, type), args[1], type=type)
-            return make("mul", args[0], by, type=type) if self.fast else make("divided", *args, by, type=type)
+        if op == "div" and type == "float" and self.on_a_gpu and self.level(args[1]) < self.level(args[0]):
+            if self.fast:
+                return make("mul", args[0], make("div", constant(1, type), args[1], type=type), type=type)
+            scale = make("scale_of", args[1], type=type)
+            number, by = (make("mul", one, scale, type=type) for one in args)
+            return make("divided", number, by, make("div", constant(1, type), by, type=type), type=type)
         return make(op, *args, type=type)
 
     def _of_packs(self, args: list[Expr]) -> list[Expr] | None:
@@ -467,7 +468,7 @@ class Text:
     def operation(self, expr: Expr, parts: list[str]) -> str | None:
         """The operation where the device has a better text than C's."""
         op, type = expr.op, expr.type
-        if op in ("divided", "raised"):
+        if op in ("divided", "raised", "scale_of"):
             return f"{op}({', '.join(map(_bare, parts))})"
         if op == "rsqrt" and type == "float":
             return f"rsqrtf({_bare(parts[0])})"

@@ -61,10 +61,11 @@ __device__ __forceinline__ T floor_remainder(T a, T b) { return a - floor_quotie
 }
 
 // a / b by b's reciprocal, which is found once for many numbers: what that leaves is added, so it is rounded as a division is (below 1e-25
-// its last bit may differ). What is not finite so is divided.
+// its last bit may differ). Both are multiplied by `scale_of(b)` before: then there is a reciprocal of every b, and nothing to branch around.
+[[maybe_unused]] __device__ __forceinline__ float scale_of(float b) { return fabsf(b) < 0x1p-100f ? 0x1p100f : 1.0f; }
 [[maybe_unused]] __device__ __forceinline__ float divided(float a, float b, float reciprocal) {
     const float near = a * reciprocal, quotient = fmaf(fmaf(-b, near, a), reciprocal, near);
-    return fabsf(quotient) < INFINITY ? quotient : a / b;
+    return fabsf(quotient) < INFINITY ? quotient : near;
 }
 
 // 2^23 more than a number below that, which is not negative.

@@ -34,7 +34,8 @@ extern "C" void shifted_32(const int32_t* from, const int32_t* begin, int64_t co
 extern "C" int differ(int count, const float* a, const float* b) {{
     int found = 0;
     for (int at = 0; at < count; ++at) {{
-        const float quotient = a[at] / b[at], ours = divided(a[at], b[at], 1.0f / b[at]);
+        const float scale = scale_of(b[at]), by = b[at] * scale;
+        const float quotient = a[at] / b[at], ours = divided(a[at] * scale, by, 1.0f / by);
         found += memcmp(&quotient, &ours, 4) != 0 && !(quotient != quotient && ours != ours);
     }}
     return found;
@@ -61,7 +62,18 @@ def test_a_divisor_divides_as_division_does(calls):
 
 def test_a_quotient_by_a_reciprocal_has_a_division_s_bits(calls):
     draw = random.Random(1)
-    edges = [(1e30, 3e-39), (0.0, 0.0), (1.0, 0.0), (0.0, math.inf), (math.inf, 2.0), (math.nan, 2.0), (1e-40, 1e-39)]
+    edges = [
+        (1e30, 3e-39),
+        (0.0, 0.0),
+        (1.0, 0.0),
+        (0.0, math.inf),
+        (math.inf, 2.0),
+        (math.nan, 2.0),
+        (1e-40, 1e-39),
+        (3e-3, 7e-40),
+        (5e8, 3e-31),
+        (-7.0, 1e-30),
+    ]
     pairs = [(math.ldexp(draw.uniform(-1, 1), draw.randrange(-30, 30)), math.ldexp(draw.uniform(0.5, 1), draw.randrange(-30, 30))) for _ in range(100000)]  # fmt: skip
     a, b = ((ctypes.c_float * (len(edges) + len(pairs)))(*side) for side in zip(*edges, *pairs, strict=True))
     assert calls.differ(len(a), a, b) == 0
