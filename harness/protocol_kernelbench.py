@@ -20,7 +20,8 @@ from pydantic import Field
 from harness.device import ArgumentBuffers, synchronize
 from harness.farside.kernelbench import CALL, NEXT, TIMES
 from harness.judge import triton_kernels
-from harness.problems.pytorch import Problem, ProblemWorker
+from harness.problems.box import ProblemWorker
+from harness.problems.pytorch import Problem
 from harness.processes.fork_server import get_fork_server
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Outcome

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from harness import backends
 from harness.device import ArgumentBuffers, DeviceError
 from harness.judge.own_libraries import OwnLibraries
-from harness.problems.pytorch import COMPILING, REFERENCE_S
+from harness.problems.box import COMPILING, REFERENCE_S
 from harness.processes import spares
 from harness.processes.fork_server import PythonWorker, get_fork_server
 from harness.processes.worker import LIMITS, SiblingWorker, Worker, WorkerFailure

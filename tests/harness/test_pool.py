@@ -15,7 +15,7 @@ from harness.judge import own_libraries, pool
 from harness.judge.pool import Pool
 from harness.judge.rules import KernelRules
 from harness.problems import compiled_reference
-from harness.problems.pytorch import COMPILING
+from harness.problems.box import COMPILING
 from harness.processes.worker import LIMITS, Worker, WorkerFailure
 from harness.records import Build, Outcome
 from harness.store import digest

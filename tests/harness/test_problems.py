@@ -26,7 +26,8 @@ from harness.farside.distributions import distribution
 from harness.farside.numerics import convolutions_in_tf32
 from harness.judge import calls, of_problems
 from harness.problems import degenerate
-from harness.problems.pytorch import POOL, Box, Problem, open_problem, reopen
+from harness.problems.box import POOL, Box
+from harness.problems.pytorch import Problem, open_problem, reopen
 from harness.processes.worker import WorkerFailure
 from harness.records import Check, Comparison, Interval, Outcome, Suite, Verdict
 from harness.store import Store
@@ -395,10 +396,10 @@ def test_a_file_beside_a_problem_is_no_part_of_it(tmp_path: Path):
 
 
 def test_a_module_that_takes_too_long_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    monkeypatch.setattr("harness.problems.pytorch.DESCRIBE_S", 1.0)
+    monkeypatch.setattr("harness.problems.box.DESCRIBE_S", 1.0)
     monkeypatch.setattr("harness.processes.worker.START_S", 3.0)  # whichever is longer is what a load has
-    monkeypatch.setattr("harness.problems.pytorch.SLOW_S", 0.2)
-    monkeypatch.setattr("harness.problems.pytorch._slow_said", threading.Event())
+    monkeypatch.setattr("harness.problems.box.SLOW_S", 0.2)
+    monkeypatch.setattr("harness.problems.box._slow_said", threading.Event())
     path = tmp_path / "problem.py"
     path.write_text(MODEL.format("import time\n    time.sleep(60)"))
     with pytest.raises(KernelError, match="takes more than 1 s .* get_inputs and get_init_inputs must make less"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.problems import pytorch
+from harness.problems import box
 from harness.problems.pytorch import Problem, open_problem
 
 HEAD = "import torch\nfrom torch import nn\n\n\n"
@@ -100,7 +100,7 @@ def test_references_in_one_process_answer_as_in_two(
     assert problem.box is not None
     for one in list(problem.box.workers):
         problem.box.end(one)
-    monkeypatch.setattr(pytorch, "SHARED_ON", ("cpu",))
+    monkeypatch.setattr(box, "SHARED_ON", ("cpu",))
     together, single = answers(problem)
     assert len(two) == 2 and len(single) == 1
     for own, other in zip(apart, together, strict=True):
@@ -113,7 +113,7 @@ def test_references_in_one_process_answer_as_in_two(
 def test_a_model_that_cannot_be_loaded_twice_has_two_processes(
     opened: Callable[[str], Problem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytorch, "SHARED_ON", ("cpu",))
+    monkeypatch.setattr(box, "SHARED_ON", ("cpu",))
     problem = opened("operator")
     (exact, eager, *again), processes = answers(problem)
     assert problem.box is not None and problem.box.apart and len(processes) == 2
@@ -124,7 +124,7 @@ def test_a_model_that_cannot_be_loaded_twice_has_two_processes(
 def test_what_fails_in_one_process_is_asked_of_each_by_itself(
     opened: Callable[[str], Problem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pytorch, "SHARED_ON", ("cpu",))
+    monkeypatch.setattr(box, "SHARED_ON", ("cpu",))
     problem = opened("later")
     assert problem.box is not None
     for _ in range(8):  # sixteen calls of each

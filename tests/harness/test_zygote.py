@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.problems.pytorch import ProblemWorker
+from harness.problems.box import ProblemWorker
 from harness.processes import fork_server, spares
 from kernels.spec import Spec, Tensor, Workload
 
