@@ -477,6 +477,8 @@ class Text:
         if self.fast and type == "float":
             if op == "sigmoid":
                 return f"fast_reciprocal(1.0f + fast_exp(-{parts[0]}))"
+            if op in ("expm1", "log1p"):
+                return f"fast_{op}({_bare(parts[0])})"
             if op == "log":
                 return f"__logf({_bare(parts[0])})"
             if op == "div":

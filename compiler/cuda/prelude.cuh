@@ -38,27 +38,7 @@ __device__ __forceinline__ T floor_quotient(T a, T b) { return a / b - (a % b !=
 template <typename T>
 __device__ __forceinline__ T floor_remainder(T a, T b) { return a - floor_quotient(a, b) * b; }
 
-// exp and 1 / x where results are rounded to 16 bits or fewer: a multiplication and one instruction, without the care for numbers below
-// 2^-126, which become zero.
-[[maybe_unused]] __device__ __forceinline__ float fast_exp(float value) {
-#if defined(__CUDA_ARCH__) && defined(__CUDACC__)
-    float power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(value * 1.44269504f));
-    return power;
-#else
-    return __expf(value);
-#endif
-}
-
-[[maybe_unused]] __device__ __forceinline__ float fast_reciprocal(float value) {
-#if defined(__CUDA_ARCH__) && defined(__CUDACC__)
-    float reciprocal;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(value));
-    return reciprocal;
-#else
-    return __fdividef(1.0f, value);
-#endif
-}
+#include "approximations.cuh"
 
 // a / b by b's reciprocal, which is found once for many numbers: what that leaves is added, so it is rounded as a division is (below 1e-25
 // its last bit may differ). Both are multiplied by `scale_of(b)` before: then there is a reciprocal of every b, and nothing to branch around.

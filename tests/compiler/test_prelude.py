@@ -31,6 +31,8 @@ extern "C" void shifted_32(const int32_t* from, const int32_t* begin, int64_t co
     const auto pack = load_shifted<8>(from, begin, count);
     for (int lane = 0; lane < 8; ++lane) {{ made[lane] = pack.at[lane]; }}
 }}
+extern "C" float expm1_of(float x) {{ return fast_expm1(x); }}
+extern "C" float log1p_of(float x) {{ return fast_log1p(x); }}
 extern "C" int differ(int count, const float* a, const float* b) {{
     int found = 0;
     for (int at = 0; at < count; ++at) {{
@@ -77,6 +79,17 @@ def test_a_quotient_by_a_reciprocal_has_a_division_s_bits(calls):
     pairs = [(math.ldexp(draw.uniform(-1, 1), draw.randrange(-30, 30)), math.ldexp(draw.uniform(0.5, 1), draw.randrange(-30, 30))) for _ in range(100000)]  # fmt: skip
     a, b = ((ctypes.c_float * (len(edges) + len(pairs)))(*side) for side in zip(*edges, *pairs, strict=True))
     assert calls.differ(len(a), a, b) == 0
+
+
+@pytest.mark.parametrize("name", ["expm1", "log1p"])
+def test_approximate_functions_are_exact_enough_for_16_bits_near_zero_too(calls, name):
+    ours, exact = getattr(calls, f"{name}_of"), getattr(math, name)
+    ours.argtypes, ours.restype = [ctypes.c_float], ctypes.c_float
+    draw = random.Random(2)
+    values = [sign * math.ldexp(draw.uniform(0.5, 1), power) for power in range(-40, 5) for sign in (1, -1) for _ in range(20)]
+    for value in (ctypes.c_float(one).value for one in values if one > -0.99 or name == "expm1"):
+        assert abs(ours(value) - exact(value)) <= 4e-6 * abs(exact(value)), value
+    assert ours(0.0) == 0.0 and math.isnan(ours(math.nan)) and ours(math.inf) == math.inf
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
