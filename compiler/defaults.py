@@ -218,7 +218,7 @@ def _in_phases(
     few = any(_value(program, kernel.units, workload) <= FEW_UNITS for workload in on_a_gpu)
     sketch = Phases(clusters=clusters and few and kernel.holds_little)
     plans = (KernelPlan(members=kernel.origins, sketch=sketch),)
-    widths = (True, False) if on_a_gpu and divides(kernel) else (False,)
+    widths = (True, False) if on_a_gpu and (kernel.units != 1 or divides(kernel)) else (False,)
     return tuple(ScheduleVersion(narrow=narrow, kernels=plans) for narrow in widths)
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import sympy
 
 from compiler.draft.expressions import Expr, loads_of
-from compiler.draft.index import Index, Ranges
+from compiler.draft.index import Index, Ranges, estimate, joined, product
 from compiler.draft.tensors import Definition
+
+if TYPE_CHECKING:
+    from compiler.kernel import PackedKernel
+    from compiler.program import KernelProgram
 
 LEAST_EXTENT = 16
 """Elements of an axis below which it is not worth going along it: most of a tile, or of a warp, would be left over."""
@@ -58,3 +64,28 @@ def is_window(definition: Definition, variables: Ranges) -> bool:
 def goes_across(steps: list[Index | None], axis: int, last: int) -> bool:
     """Whether a load's neighbours lie along `axis`, not along the last one."""
     return steps[axis] == 1 and steps[last] not in (None, 0, 1)
+
+
+SMALL_ROW = 32
+"""How much less than is written a tensor may be of which rows are read across: windows of three by three read a ninth."""
+
+
+def row_read_across(program: KernelProgram, kernel: PackedKernel) -> Index | None:
+    """Packs of a row of what a map writes where all that it reads much of lies along the rows before: windows of planes as columns."""
+    long = [axis for axis, size in enumerate(kernel.ranges) if size != 1]
+    if (
+        kernel.reduced
+        or kernel.width == 1
+        or len(long) < 2
+        or any(m.definition.ranges != kernel.ranges for m in kernel.members)
+    ):
+        return None
+    ranges, size_of = program.lowered.ranges, lambda index: estimate(index, program.lowered.hints)
+    at = [ranges.variable(f"read{axis}", size) for axis, size in enumerate(kernel.ranges)]
+    loads = [load for member in kernel.members for load in loads_of([member.definition.element(at)])]
+    least = size_of(product(kernel.ranges)) / SMALL_ROW
+    large = {load.args[0] for load in loads if size_of(load.args[0].elements) >= least}
+    steps = [strides_along(joined(load.args[1]), at) for load in loads if load.args[0] in large and load.op == "load"]
+    row = sympy.cancel(kernel.ranges[long[-1]] / kernel.width)
+    across = [one[long[-2]] == 1 and one[long[-1]] not in (0, 1) for one in steps]
+    return row if steps and all(across) and kernel.row_of_packs == 1 and not row.is_Integer else None

@@ -27,11 +27,12 @@ from compiler.codegen.printer import Printer
 from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, indices_of, loads_of, walk
-from compiler.draft.index import Index, estimate, index_is_divided
+from compiler.draft.index import FloorDiv, Index, estimate, index_is_divided
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare, indent, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram, PackedKernel
+from compiler.strides import row_read_across
 
 
 @dataclass(frozen=True)
@@ -428,7 +429,9 @@ def elements_function(
     """`template <int Threads, int Items>`, a device function of a block's number: a thread to each pack."""
     text = open_text(program, kernel, narrow, ragged)
     stores, folds, roots = parts_of(text)
-    parameters, arguments = signature(text, stores, roots, [kernel.rows, *(end for _, end in kernel.inner)])
+    row = row_read_across(program, kernel) if narrow and not ragged else None
+    told = [] if row is None else [FloorDiv(kernel.pack, row)]
+    parameters, arguments = signature(text, stores, roots, [kernel.rows, *told, *(end for _, end in kernel.inner)])
     if isinstance(text, RaggedText):
         parameters.append(f"Divisor {text.row_packs}")
         arguments.append(f"Divisor(({in_axes(program, text.length)} + {2 * ragged - 2}) / {ragged})")
@@ -465,10 +468,13 @@ def elements_function(
         body.lines += indent(["}"] * len(loops), 3)
     made = run_pass(text, body, [], stores, loaded=loaded, kept=numbers)
     body.lines += made.lines(3)
+    at = f"(static_cast<{wide}>(block) * Items + item) * Threads + threadIdx.x"
+    if row is not None and not (loaded or numbers):
+        at = f"turned_in_rows({at}, {end}, {text.index_names.get(row) or index_text(row)})"
     top.lines += [
         "    #pragma unroll",
         "    for (int item = 0; item < Items; ++item) {",
-        f"        const {wide} {pack} = (static_cast<{wide}>(block) * Items + item) * Threads + threadIdx.x;",
+        f"        const {wide} {pack} = {at};",
         f"        if ({pack} < {end}) {{", *body.lines, "        }", "    }",
     ]  # fmt: skip
     head = ("template <int Threads, int Items>", "__device__ __forceinline__ void")

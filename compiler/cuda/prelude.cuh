@@ -72,6 +72,15 @@ struct Divisor {
 }
 [[maybe_unused]] __device__ __forceinline__ int operator%(int value, const Divisor& divisor) { return value - value / divisor * divisor.by; }
 
+// The packs of 64 rows in tiles of four: neighbouring threads have neighbouring rows, where what they read lies along these.
+[[maybe_unused]] __device__ __forceinline__ int turned_in_rows(int pack, int packs, const Divisor& row) {
+    const int first = pack / row / 64 * 64 * row.by, within = pack - first;
+    if (row.by % 4 != 0 || INT64_C(64) * row.by > packs - first) {
+        return pack;
+    }
+    return first + within % 256 / 4 * row.by + within / 256 * 4 + within % 4;
+}
+
 // NaN wins, as in torch.
 template <typename T>
 __device__ __forceinline__ T maximum(T a, T b) { return a > b || a != a ? a : b; }

@@ -86,7 +86,9 @@ def test_approximate_functions_are_exact_enough_for_16_bits_near_zero_too(calls,
     ours, exact = getattr(calls, f"{name}_of"), getattr(math, name)
     ours.argtypes, ours.restype = [ctypes.c_float], ctypes.c_float
     draw = random.Random(2)
-    values = [sign * math.ldexp(draw.uniform(0.5, 1), power) for power in range(-40, 5) for sign in (1, -1) for _ in range(20)]
+    values = [
+        sign * math.ldexp(draw.uniform(0.5, 1), power) for power in range(-40, 5) for sign in (1, -1) for _ in range(20)
+    ]
     for value in (ctypes.c_float(one).value for one in values if one > -0.99 or name == "expm1"):
         assert abs(ours(value) - exact(value)) <= 4e-6 * abs(exact(value)), value
     assert ours(0.0) == 0.0 and math.isnan(ours(math.nan)) and ours(math.inf) == math.inf

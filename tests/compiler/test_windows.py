@@ -76,3 +76,12 @@ def reference(x):
     spec = made(sizes, ("float32",), ("cuda",), timed=1, tensors=tensors)
     assert [kernel.layout for kernel in Meaning(spec, reference).program("float32", 1).kernels] == [ROW, ROW]
     check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path, offsets=(0,))
+
+
+def test_columns_of_windows_are_written_by_rows_that_lie_beside_each_other(tmp_path):
+    reference = HEAD + "def reference(x): return {'y': F.unfold(x, 3, padding=1).transpose(1, 2)}\n"
+    sizes = [{"n": 1, "c": 16, "h": 10, "w": 14}, {"n": 2, "c": 4, "h": 8, "w": 8}, {"n": 1, "c": 3, "h": 2, "w": 5}]
+    spec = made(sizes, ("float32",), ("cuda",), tensors={"x": "in n c h w", "y": "out n h*w c*9"})
+    text = source(spec, reference)
+    assert text.count(" = turned_in_rows(") == 1
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path, offsets=(0,))
