@@ -14,6 +14,7 @@ import pytest
 from filelock import FileLock
 
 import tests.machine
+from harness import machine
 from harness.timing.sampling import PROTOCOLS
 
 gc.disable()  # while tests are imported, which leaves next to no garbage (`pytest_collection_finish`)
@@ -43,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """What thousands of tests and all imports have made stays until the end; to go through it again and again for garbage
     took a tenth of the time of tests that are Python alone. What single tests make is little, and looked through each 50,000 objects."""
+    # Beside one another, processes of two threads each wait for theirs: with that and the memory a tenth of what computes.
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    machine.keep_freed_memory()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)

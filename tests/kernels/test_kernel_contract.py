@@ -30,15 +30,6 @@ KERNELS = [catalog.load(name) for name in catalog.names()]
 INPUTS = [catalog.load(str(path.parent)) for path in sorted((Path(__file__).parents[1] / "inputs").glob("*/spec.py"))]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors this small are slower on several threads, the more so where tests run side by side."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def sources(device: str, *, wrong: bool, marks=()) -> list:
     return [
         pytest.param(kernel, path, id=f"{kernel.spec.name}-{name}", marks=marks)

@@ -21,7 +21,6 @@ NAMES = (
     "grouped_moe_product",
     "block_scaled_fp8_product",
 )
-one_thread = contract.one_thread
 KERNELS = [catalog.load(name) for name in NAMES]
 MOST_BYTES = {"sample_neighbors": 700_000}
 """Of a workload; fifteen seeds are only judged together where there are a thousand rows."""
