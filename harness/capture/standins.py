@@ -15,6 +15,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import math
+import os
 import re
 import sys
 import types
@@ -300,7 +301,9 @@ class EngineImports(importlib.abc.MetaPathFinder):
         return None
 
     def is_own(self, file: str) -> bool:
-        return Path(file).resolve().is_relative_to(self.root) and "site-packages" not in file
+        # It is asked inside of an import, and `Path` itself imports from Python 3.12 on.
+        real, root = os.path.realpath(file), str(self.root)
+        return (real == root or real.startswith(root.rstrip("/") + "/")) and "site-packages" not in file
 
     def missing(self, name: str, frame: types.FrameType | None) -> importlib.machinery.ModuleSpec | None:
         """A stand-in, where a file of the checkout imports it."""

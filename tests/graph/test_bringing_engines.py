@@ -9,6 +9,8 @@ import pytest
 
 from graph.bringing import bring
 from graph.checking import check
+from harness.capture.standins import EngineImports
+from harness.capture.watch import CallWatcher
 from kernels import catalog
 from kernels.catalog import KernelError
 from tests.graph.checkout import write_texts
@@ -247,6 +249,15 @@ def test_of_overloads_the_one_is_bound_that_takes_what_the_calls_give(tmp_path: 
     spec = catalog.load(str(to)).spec
     assert [one.name for one in spec.arguments][:3] == ["x", "out", "size"], spec
     assert spec.build.binding == "scaled(x, out, size)"
+
+
+def test_whose_file_it_is_is_said_without_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12's `Path` imports as it is made, and imports ask this."""
+    imports = EngineImports(tmp_path / "tests" / "test_hub.py", CallWatcher("doubled"), False)
+    inside, beside = str(imports.root / "inside.py"), f"{imports.root}_beside/inside.py"
+    made: list[object] = []
+    monkeypatch.setattr("pathlib.Path.resolve", lambda self: made.append(self) or self)
+    assert [imports.is_own(file) for file in (inside, beside, "")] == [True, False, False] and not made
 
 
 def test_what_stands_in_the_way_is_said(engine: Path) -> None:
