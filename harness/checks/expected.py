@@ -35,6 +35,12 @@ class Expected:
     tolerance: torch.Tensor
     says: str
 
+    def beside(self, got: torch.Tensor) -> Expected:
+        """As much of it as an output with a length of its own is."""
+        if not got.dim() or len(got) >= len(self.value):
+            return self
+        return Expected(self.value[: len(got)], self.tolerance[: len(got)], self.says)
+
 
 class Right(dict[str, Expected]):
     """What is right for one set of inputs: by name the outputs that a reference gives, and what else must hold of all."""

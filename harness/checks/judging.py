@@ -31,8 +31,7 @@ def judge_outputs(
         one, got = right.get(name), outputs[name]
         if one is None or not got.numel():
             continue
-        if got.dim() and len(got) < len(one.value):
-            one = Expected(one.value[: len(got)], one.tolerance[: len(got)], one.says)
+        one = one.beside(got)
         if right.nans:
             got = numbers_only(got, one)
         error, message = judge(got, one, dtype)

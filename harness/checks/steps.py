@@ -54,9 +54,10 @@ def explain_picks(dtypes: Mapping[str, str], outputs: dict[str, torch.Tensor], w
     if whole.roundings is None:
         return False
     names = [name for name in dtypes if name in whole and outputs[name].numel()]
+    parts = {name: whole[name].beside(outputs[name]) for name in names}
     # Those of which all is known already but where picks are.
-    doubted = [name for name in names if bool((errors(outputs[name], whole[name], dtypes[name]) > 1.0).any())]
-    doubted = [name for name in doubted if not explain(name, dtypes[name], outputs[name], whole[name], whole)]
+    doubted = [name for name in names if bool((errors(outputs[name], parts[name], dtypes[name]) > 1.0).any())]
+    doubted = [name for name in doubted if not explain(name, dtypes[name], outputs[name], parts[name], whole)]
     matches: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     turns: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     most = min(MOST_TURNS, PICKS_BYTES // (9 * max(1, sum(outputs[name].numel() for name in names))))
@@ -64,7 +65,7 @@ def explain_picks(dtypes: Mapping[str, str], outputs: dict[str, torch.Tensor], w
     for turn in range(most if doubted else 0):
         made = whole.roundings.turn(turn)
         for name in names:
-            right = Expected(made[name][: len(outputs[name])].to(torch.float64), whole[name].tolerance, "")
+            right = Expected(made[name][: len(outputs[name])].to(torch.float64), parts[name].tolerance, "")
             turns[name].append(right.value)
             got = numbers_only(outputs[name], right) if whole.nans else outputs[name]
             matches[name].append(errors(got, right, dtypes[name]) <= 1.0)

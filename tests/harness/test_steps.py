@@ -161,6 +161,13 @@ def test_either_place_of_equal_values_is_right(tmp_path):
         assert wrong(kernel, twice, values) == 3
 
 
+def test_a_wrong_output_of_a_length_of_its_own_is_said(tmp_path):
+    """`used` in the spec: the closer look at it raised an exception of ours."""
+    kernel = kernel_of(tmp_path, "float32", "v, i = x.sort(-1); return {'v': v}", v="float32")
+    assert not wrong(kernel, lambda x: {"v": x.sort(-1).values[:20]})
+    assert wrong(kernel, lambda x: {"v": x.sort(-1).values[:20] + 1}) == 3
+
+
 def test_a_pick_by_what_is_computed_may_fall_the_other_way_only_where_rounding_decides(tmp_path):
     body = "d = (x[:, :, None] * 3 - x[:, None, :16]).abs(); i = d.argmin(-1); return {'i': i}"
     kernel = kernel_of(tmp_path, "float32", body, i="int64")
