@@ -128,10 +128,21 @@ def _summed(kernel: Kernel, workload: Workload, values: str) -> dict[str, tuple[
     inputs = upcast(draw_inputs(kernel.spec, workload, values, {}, kernel.reference_on), "float64")
     exact = run_reference(kernel, workload, inputs)
 
-    def changed(name: str, dim: int, entry: int) -> list[torch.Tensor]:
+    def moved(name: str, dim: int, entry: int) -> dict[str, torch.Tensor]:
         other = inputs[name].clone()
-        other.select(dim, entry).add_(1.0)
-        got = run_reference(kernel, workload, inputs | {name: other})
+        part = other.select(dim, entry).add_(1.0)
+        try:
+            return run_reference(kernel, workload, inputs | {name: other})
+        except KernelError:  # it takes numbers of some range only, as a binary cross entropy does: others of its own
+            drawn = draw_inputs(kernel.spec, workload, values, {}, kernel.reference_on)[name]
+            part.copy_(drawn.select(dim, entry))
+        try:
+            return run_reference(kernel, workload, inputs | {name: other})
+        except KernelError:  # rows that must sum to one
+            return exact
+
+    def changed(name: str, dim: int, entry: int) -> list[torch.Tensor]:
+        got = moved(name, dim, entry)
         return [(got[t] != exact[t]) & ~(got[t].isnan() & exact[t].isnan()) for t in exact]
 
     found: dict[str, tuple[int, ...]] = {}

@@ -426,6 +426,21 @@ def test_a_sum_is_found_behind_a_threshold_that_usual_values_do_not_reach() -> N
     assert find_summed_dimensions(kernel) == {"input": (1,)}
 
 
+def test_a_sum_is_found_in_a_reference_that_takes_numbers_of_a_range_only() -> None:
+    """torch's binary cross entropy raises for what is not between 0 and 1: the folder had a fault."""
+
+    def entropy(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.binary_cross_entropy(x, 1 - x, reduction="none").sum(1)
+
+    kernel = Operation("float32", (8, 64), entropy)
+    tensors = (
+        Tensor(name="input", role="input", shape=("rows", "columns"), values=("range:0.1:0.9",)),
+        Tensor(name="out", role="output", shape=("rows",)),
+    )
+    kernel.spec = kernel.spec.model_copy(update={"arguments": tensors})
+    assert find_summed_dimensions(kernel) == {"input": (1,)}
+
+
 def rows_of(folder: Path, columns: int, formula: str) -> tuple[catalog.Kernel, Workload]:
     """A kernel of one number a row of `x`."""
     folder.mkdir()
