@@ -67,6 +67,17 @@ def test_what_can_be_gained_comes_first_and_a_collective_never(tmp_path: Path) -
     assert next(row for row in found.rows if row.name.startswith("nvjet")).taken == "library"
 
 
+def test_who_can_write_a_kernel_is_what_the_compiler_has_forms_for(tmp_path: Path) -> None:
+    """Selections, scans, gating and attention of few queries, which it was said to have none for."""
+    names = {
+        "void at::native::sbtopk::gatherTopK<float>": "rules", "void at::native::tensor_kernel_scan_innermost_dim<float>": "rules",
+        "void vllm::moe::moe_sum_kernel<c10::Half, 8>": "rules", "vllm::paged_attention_v2_kernel": "rules", "BatchDecodeWithPagedKVCacheKernel": "rules",
+        "flash_fwd_kernel": "model", "fused_moe_kernel": "model", "at::native::nonzero_kernel": "model",
+    }  # fmt: skip
+    found = rank(_trace(tmp_path, [_event(name, "kernel", 9.0 * at, 5.0) for at, name in enumerate(names)]))
+    assert sorted(row.taken for row in found.rows) == sorted(names.values()), [(r.name, r.taken) for r in found.rows]
+
+
 def test_the_column_says_what_is_an_upper_bound_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert door.main(["rank", str(_served(tmp_path))]) == 0
     lines = capsys.readouterr().out.splitlines()
