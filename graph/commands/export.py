@@ -60,7 +60,7 @@ class ExportCommand(Database, Command):
 
     def _changes(self, run: RunFolder, result: Result) -> int:
         """The diff, or the pull request's text, on standard output or into --to, a file."""
-        from graph.outputs import changes
+        from graph.outputs import changes, read
         from harness.export import review
         from harness.export.dropin import ExportError
         from harness.report.pull_request import markdown
@@ -77,6 +77,8 @@ class ExportCommand(Database, Command):
                 test = review.write(kernel, result.device)
             except ExportError as error:
                 missing = f"no test and no benchmark were written: {error}"
+            if (written := read(run)) is not None:  # by `run.py model`
+                result = result.model_copy(update={"model": written.model})
             text = markdown(result, diff, built, test, missing)
         if self.to:
             files = {self.to: text} | ({self.to.with_name(f"test_{result.kernel}.py"): test} if test else {})

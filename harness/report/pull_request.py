@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.report.result import Result, WorkloadRow
-from harness.report.words import interval, micros, percent, the_baseline, worst
+from harness.report.words import interval, micros, model_step, percent, the_baseline, worst
 
 
 def markdown(result: Result, diff: str, built: str, test: str = "", missing: str = "") -> str:
@@ -30,6 +30,7 @@ def markdown(result: Result, diff: str, built: str, test: str = "", missing: str
         _legend(result),
         "",
         *_equality(result),
+        *_model_steps(result),
         *[f"- warning: {warning}" for warning in result.warnings],
         f"- {built}",
         f"- measured by Astrolabe {result.commit} on {result.device_name}, {result.started:%Y-%m-%d}, baseline and candidate interleaved in processes of their own"
@@ -88,6 +89,15 @@ def _legend(result: Result) -> str:
     if any(row.held_out for row in rows):
         said.append("held out: a size that took no part in the search")
     return f"*{'; '.join(said)}.*"
+
+
+def _model_steps(result: Result) -> list[str]:
+    """What `run.py model` has measured, where it has."""
+    if result.model is None:
+        return []
+    shape = result.model.shape
+    of = f"step of a model of {shape.layers} layers of {shape.hidden} in {result.model.dtype}, before and after"
+    return [f"- {step.name} {of}: {model_step(step)}" for step in result.model.steps]
 
 
 def _equality(result: Result) -> list[str]:

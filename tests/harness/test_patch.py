@@ -15,6 +15,8 @@ from harness.device import cuda_home
 from harness.evaluate import Evaluator
 from harness.export import patch
 from harness.export.dropin import ExportError
+from harness.judge.in_model import ModelGain, Shape, StepGain
+from harness.records import Comparison, Interval
 from harness.report.pull_request import markdown
 from harness.store import Store
 from kernels import catalog
@@ -358,6 +360,17 @@ def test_a_pull_requests_text_has_every_size_and_the_loss() -> None:
     for said, name in shown.items():
         has = any(row.cache == "cold" if name == "cold" else getattr(row, name) for row in RESULT.workloads)
         assert (said in legend) == has, said
+
+
+def test_a_pull_requests_text_has_the_step_of_a_model_where_it_was_measured() -> None:
+    ratio = Interval(median=1.03, low=1.02, high=1.04)
+    step = StepGain(
+        name="decode", baseline_us=812, winner_us=788, speedup=ratio, comparison=Comparison.FASTER, share=0.074, saved_us=24, calls=64
+    )  # fmt: skip
+    gain = ModelGain(kernels=("silu_and_mul",), shape=Shape(), dtype="bfloat16", captured=True, steps=(step,))
+    text = markdown(RESULT.model_copy(update={"model": gain}), "", "")
+    assert "- decode step of a model of" in text and "1.030x (1.020 – 1.040)" in text
+    assert "step of a model" not in markdown(RESULT.model_copy(update={"model": None}), "", "")
 
 
 def test_a_header_that_the_file_needs_and_is_not_here_is_no_fault_of_the_patch(tmp_path: Path) -> None:
