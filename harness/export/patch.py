@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from harness import backends
 from harness.backends import form_of, is_python
+from harness.capture.signature import read_function
 from harness.cpp import find_definitions, find_scopes, mask, without_dead_conditionals
 from harness.device import facts as device_facts
 from harness.export import guards, launcher, python_call
@@ -213,6 +214,11 @@ def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, devi
     (function,) = (
         functions if len(functions) == 1 else [one for one in functions if re.search(rf"\b{one}\s*\(", host[0])]
     )
+    returned = len(read_function(own, function).made) if made else 0
+    if returned > len(made):
+        raise ExportError(
+            f"{function} returns {returned} tensors and the spec has {len(made)} outputs: the winner does not make the others"
+        )
     asked_of = guards.find_guards(spec, own, function, host.start())
     names, tensors = asked_of.names, {tensor.name for tensor in spec.tensors}
     names = _named(spec, host[2], form, made) if names is None else names | {t.name: f"{t.name}_" for t in made}

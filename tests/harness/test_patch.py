@@ -328,6 +328,15 @@ def test_an_extension_that_returns_its_output_returns_the_winners() -> None:
     assert "if (input.has_value() && (*input).dim() == 2" in after and "(*input).size(1) / 2;" in after, after
 
 
+def test_an_extension_that_returns_more_than_the_outputs_is_not_patched() -> None:
+    """Nobody has judged what the rest would be, and the caller unpacks as many."""
+    more = RETURNING.replace("torch::Tensor silu", "std::vector<torch::Tensor> silu").replace(
+        "return out", "return {out, input}"
+    )
+    with pytest.raises(patch.ExportError, match="returns 2 tensors and the spec has 1 outputs"):
+        patch.patch_files(SPEC, more, more, PLAIN, "act.cpp", "cpu")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_patched_file_builds_in_its_form_and_calls_the_winner(tmp_path: Path) -> None:
