@@ -309,11 +309,9 @@ def _launches(
                 continue
             start, given, grid, stream, line = found
             arguments = _matched(bound, given, whole)
-            needed = _only_in_grid(spec, bound)
-            if needed and not grid:
-                raise ExportError(f"the size {needed} is told by the launch's grid alone, which is not read here")
-            if needed:
-                arguments.append(Argument(f"dim3({grid})", {d: f"dim3({c.launch[0]})" for d, c in bound.items()}))
+            if not grid:
+                raise ExportError("the launch's grid, which says how much of its tensors it is to do, is not found")
+            arguments.append(Argument(f"dim3({grid})", {d: f"dim3({c.launch[0]})" for d, c in bound.items()}))
             arguments.append(Argument(stream, dict.fromkeys(bound, "stream")))
             here = [
                 t if not re.fullmatch(r"\d+|true|false", t) else b
@@ -335,14 +333,6 @@ def _other(here: list[str], bound: tuple[str, ...]) -> bool:
     return any(
         re.fullmatch(numbers, a) and re.fullmatch(numbers, b) and a != b for a, b in zip(here, bound, strict=False)
     )
-
-
-def _only_in_grid(spec: Spec, bound: dict[str, LauncherCall]) -> str:
-    """The axis that the entry is given, and the launch's grid alone tells."""
-    for size in (a.name for a in spec.arguments if isinstance(a, Size)):
-        if not any(re.search(rf"\b{size}\b", text) for call in bound.values() for text in call.arguments):
-            return size
-    return ""
 
 
 def _launch(

@@ -200,6 +200,21 @@ def test_a_plain_winner_is_launched_where_the_files_own_kernel_is(tmp_path: Path
     assert said == "csrc/twice.cu was compiled with the winner, by cuda for sm_90"
 
 
+def test_a_bare_kernels_grid_is_compared_though_its_arguments_tell_all_sizes() -> None:
+    """ggml's norms: a call over three samples has the arguments of one over one, and a view of a few rows the strides of all."""
+    kernel = "__global__ void k(const float* x, float* out, int m, int n) {}\n"
+    spec = TWICE.model_copy(
+        update={"dtypes": ("float32",), "build": TWICE.build.model_validate({"binding": "k<<<rows, 32, 0, stream>>>(x, out, rows, columns)"})}
+    )  # fmt: skip
+    own = (
+        kernel
+        + "void go(float* a, float* b, int m, int n, int s, cudaStream_t t) { k<<<dim3(m, 1, s), n, 0, t>>>(a, b, m, n); }\n"
+    )
+    after = patch.patch_files(spec, own, own, TWICE_WINNER, "f.cu", "cuda")
+    assert "launched(a, b, m, n, dim3(dim3(m, 1, s)), t)" in after["f.cu"]
+    assert "a4.x == (rows)" in after["f.astrolabe.cuh"] and "a4.z == (1)" in after["f.astrolabe.cuh"]
+
+
 def test_a_launcher_in_a_header_of_the_files_is_patched_there() -> None:
     header = "#pragma once\ninline void twice_of(float* out, const float* x, int m, int n) {}\n"
     spec = TWICE.model_copy(
