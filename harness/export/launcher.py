@@ -24,7 +24,7 @@ from harness.cpp import (
 )
 from harness.export.dropin import ExportError
 from harness.export.launch_header import POINTS_TO, Argument, Replaced, launch_template, space, uncast
-from kernels.spec import Scalar, Size, Spec
+from kernels.spec import Scalar, Spec
 
 Line = Callable[[str], str]
 """A call of the winner's -> the line that makes it."""
