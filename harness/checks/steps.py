@@ -24,8 +24,6 @@ MOST_WRONG = 0.25
 MOST_TURNS, PATIENCE, TURNS_AT_ONCE, PICKS_BYTES = 2048, 256, 32, 1 << 30
 """Turns of what shares a place in a ranking, at most: two for each place in it. It ends where so many more explain nothing; it is seen to after
 so many; what is kept of them takes so much."""
-CLEAR = 2
-"""Outputs that are right in no more than so many times the turns of the fewest show as well what was picked."""
 COUNT, FEW = 4, 4
 """Elements on another side than fp64's may be so many times those of any of these roundings, and so many."""
 INDICES = ("int64", "int32")
@@ -74,7 +72,7 @@ def explain_picks(dtypes: Mapping[str, str], outputs: dict[str, torch.Tensor], w
         if turn % TURNS_AT_ONCE == TURNS_AT_ONCE - 1 or turn == most - 1:
             known = {name: torch.stack(matches[name]) for name in names}
             done = sum(int(known[name].any(0).sum()) for name in doubted)
-            if done == sum(outputs[name].numel() for name in doubted) and _agree(names, doubted, known):
+            if done == sum(outputs[name].numel() for name in doubted) and _agree(dtypes, doubted, known):
                 return not any(_picked_twice(outputs[name], turns[name]) for name in doubted)
             explained, since = done, since if done == explained else turn
             if turn - since >= PATIENCE:
@@ -82,19 +80,18 @@ def explain_picks(dtypes: Mapping[str, str], outputs: dict[str, torch.Tensor], w
     return False
 
 
-def _agree(names: list[str], doubted: list[str], known: dict[str, torch.Tensor]) -> bool:
-    """Whether each output in doubt shows most clearly what was picked, of those of as many places, or shares a turn with one that does, place by
-    place."""
+def _agree(dtypes: Mapping[str, str], doubted: list[str], known: dict[str, torch.Tensor]) -> bool:
+    """Whether each output in doubt shares a turn, place by place, with one in doubt of as many places and of another shape or dtype, where there
+    is one: those that are alike may be of other rows of a batch, of which others were picked."""
     for name in doubted:
-        shape = known[name].shape[1:]
-        beside = {other: min(len(shape), known[other].dim() - 1) for other in names}
-        beside = {other: n for other, n in beside.items() if n and known[other].shape[1 : 1 + n] == shape[:n]}
-        if not beside:
-            continue
-        shown = {other: _at_places(known[other], min(beside.values())) for other in beside}
-        counts = {other: int(one.sum()) for other, one in shown.items()}
-        clear = [other for other, count in counts.items() if count <= CLEAR * min(counts.values())]
-        if name not in clear and not any(bool((shown[name] & shown[other]).any(0).all()) for other in clear):
+        shape, agrees = known[name].shape[1:], list[bool]()
+        for other in doubted:
+            theirs = known[other].shape[1:]
+            places = min(len(shape), len(theirs))
+            if places and theirs[:places] == shape[:places] and (theirs, dtypes[other]) != (shape, dtypes[name]):
+                one, two = (_at_places(known[n], places) for n in (name, other))
+                agrees.append(bool((one & two).any(0).all()))
+        if agrees and not any(agrees):
             return False
     return True
 
