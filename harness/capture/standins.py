@@ -338,8 +338,9 @@ class EngineImports(importlib.abc.MetaPathFinder):
         def imported(
             name: str, names: Any = None, values: Any = None, wanted: Sequence[str] | None = (), level: int = 0
         ) -> Any:
-            by_checkout = self.is_own(str((names or {}).get("__file__") or ""))
-            if level or name.partition(".")[0] not in self.exchanged or by_checkout == self.shows_theirs:
+            if level or name.partition(".")[0] not in self.exchanged:  # asked first: from Python 3.12 on a Path imports
+                return known(name, names, values, wanted, level)
+            if self.is_own(str((names or {}).get("__file__") or "")) == self.shows_theirs:
                 return known(name, names, values, wanted, level)
             self._exchange()
             try:
