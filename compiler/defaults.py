@@ -104,7 +104,8 @@ def _versions(
         packs = _that_fits(programs, dtype, max(packs, _as_written(programs(dtype, packs), choice)), workloads)
     elif packs > 1 and all(k.layout == ROW and getattr(k, "width", 0) == 1 for k in programs(dtype, packs).kernels):
         packs = _that_fits(programs, dtype, packs, workloads, rows=True)
-    packs = _of_narrow_rows(programs, dtype, packs, workloads, choice)
+    wider = _of_narrow_rows(programs, dtype, packs, workloads, choice)
+    packs, by_warps = wider, wider > packs
     for width in dict.fromkeys((packs,) if lean else (packs, 1)):
         program = programs(dtype, width)
         apart = _ragged(program, vector) if width == 1 else frozenset()
@@ -114,6 +115,7 @@ def _versions(
         for band, most_rows in (
             ()
             if held
+            or (by_warps and width == packs)  # kept for short rows they took 11.2 us where warps take 9.5 (H200)
             else _bands(program, workloads, choice, max((by for k, by in kernels if k.layout == ROW), default=0))
         ):
             plans = tuple(
