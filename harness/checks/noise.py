@@ -279,7 +279,7 @@ def _picked(
 
     turns = [reference.turned(inputs, turn) for turn in (0, 2)]
     names = [name for name, value in turns[0].items() if value.dtype.is_floating_point]
-    names = [name for name in names if bool((turns[0][name] != turns[1][name]).any())]
+    names = [name for name in names if not torch.equal(*(one[name].double().nan_to_num() for one in turns))]
     turns += [reference.turned(inputs, turn) for turn in PICKED_TURNS if names]
     found: dict[str, float] = {}
     for name in names:

@@ -67,7 +67,7 @@ def explain_picks(dtypes: Mapping[str, str], outputs: dict[str, torch.Tensor], w
             turns[name].append(right.value)
             got = numbers_only(outputs[name], right) if whole.nans else outputs[name]
             matches[name].append(errors(got, right, dtypes[name]) <= 1.0)
-        if turn == 2 and all(torch.equal(turns[name][0], turns[name][2]) for name in doubted):
+        if turn == 2 and all(torch.equal(*(turns[name][k].nan_to_num() for k in (0, 2))) for name in doubted):
             return False  # nothing shares a place
         if turn % TURNS_AT_ONCE == TURNS_AT_ONCE - 1 or turn == most - 1:
             known = {name: torch.stack(matches[name]) for name in names}
