@@ -118,12 +118,14 @@ def _repeat(session: EvaluationSession, worker: Worker, message: dict[str, Any],
 
 
 def _taken(session: EvaluationSession, worker: Worker) -> int:
-    """Bytes of the GPU's memory, or on a CPU of addresses of a worker's process; 0 where they are not known."""
+    """Bytes of the GPU's memory, or on a CPU of a worker's process: what it may write, and what is shared and was touched; 0 where they are not
+    known. Addresses that are only reserved are no memory: malloc does so with 64 MiB for each thread."""
     if session.device == "cuda":
         import torch
 
         free, total = torch.cuda.mem_get_info()
         return total - free
     with suppress(OSError, ValueError):
-        return int(Path(f"/proc/{worker.process.pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        _size, _resident, shared, _text, _lib, data, _dt = Path(f"/proc/{worker.process.pid}/statm").read_text().split()
+        return (int(shared) + int(data)) * os.sysconf("SC_PAGE_SIZE")
     return 0
