@@ -41,7 +41,7 @@ class ProcessLimits(
 ):
     """What one boxed process tree may use. 0 means no limit. No dataclass: to import those takes as long as to enter the box.
 
-    `memory_bytes` is an address-space limit where there is no GPU (CUDA reserves terabytes of addresses) and the
+    `memory_bytes` is a limit of addresses beyond those it enters with where there is no GPU (CUDA reserves terabytes of them) and the
     Watchdog's limit of resident anonymous and shared memory everywhere: count the shared buffers in. `scratch_bytes`: of
     all files in the scratch folder together; the Watchdog's, as no rlimit says it. `threads`: processes and threads of
     the box together.
@@ -486,6 +486,13 @@ def _namespaces(*, pid: bool, mounts: bool = False) -> list[str]:
     return [*names, "user namespace"]
 
 
+def _mapped_bytes() -> int:
+    """Addresses that this process has: of a child of a fork server torch's libraries, for a GPU too, and what each of many threads sets aside."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    return 0
+
+
 def _limit(limits: ProcessLimits, *, gpu: bool, own_users: bool) -> list[str]:
     """rlimits. `own_users`: in a user namespace of its own the number of processes counts this box alone."""
     layers = ["limits"]
@@ -507,7 +514,7 @@ def _limit(limits: ProcessLimits, *, gpu: bool, own_users: bool) -> list[str]:
         held.append(bound(resource.RLIMIT_NOFILE, limits.open_files))
     if limits.cpu_seconds:  # SIGXCPU names the reason; one second later SIGKILL
         held.append(bound(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1))
-    if limits.memory_bytes and not gpu and bound(resource.RLIMIT_AS, limits.memory_bytes):
+    if limits.memory_bytes and not gpu and bound(resource.RLIMIT_AS, limits.memory_bytes + _mapped_bytes()):
         layers.append("address space")
     # The kernel never applies NPROC to root, and elsewhere counts all of the user's processes.
     if limits.threads and own_users and os.getuid() != 0 and bound(resource.RLIMIT_NPROC, limits.threads):

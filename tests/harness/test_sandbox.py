@@ -364,8 +364,10 @@ def test_a_boxs_limits_are_those_that_were_asked_for(box: Box) -> None:
     )
     active, limits = found
     assert {"limits", "address space"} <= set(active)
-    assert limits == {
-        "CORE": [0, 0], "MSGQUEUE": [0, 0], "FSIZE": [1 << 20] * 2, "NOFILE": [64, 64], "CPU": [7, 8], "AS": [1 << 34] * 2,
+    # Beyond the addresses that it had: with torch's libraries for a GPU, on 32 cores, 8 GiB in all left no room for another library.
+    assert 1 << 34 < limits["AS"][0] == limits["AS"][1] < 1 << 35
+    assert limits | {"AS": []} == {
+        "CORE": [0, 0], "MSGQUEUE": [0, 0], "FSIZE": [1 << 20] * 2, "NOFILE": [64, 64], "CPU": [7, 8], "AS": [],
     }  # fmt: skip
 
 
