@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 from graph.commands.opened import asker, check_on_end, choose_display, close, engine, notify_on_end, open_service
@@ -79,19 +80,23 @@ class RunCommand(RunRequest, Working, Command):
                 ending = self._run(at_work)
         return close(ending, self)
 
-    def _begin_imports(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def _begin_imports(self) -> Iterator[None]:
         """What takes seconds to import, and is wanted once this process has imported the rest: begun beside that."""
         from harness import device
 
-        if self.device != "cpu":
-            device.warm_up()
-            if self.place.engine == "process" and device.is_there():
-                self._begin_workers()
-        if self.policy not in ("auto", "rules") or os.environ.get("OPENAI_API_KEY") or self.kernel.endswith(".py"):
-            return nullcontext()
-        from nodes import compiling
+        by_model = self.policy not in ("auto", "rules") or os.environ.get("OPENAI_API_KEY")
+        waiting: AbstractContextManager[None] = nullcontext()
+        if not by_model and not self.kernel.endswith(".py"):
+            from nodes import compiling
 
-        return compiling.waiting_process()
+            waiting = compiling.waiting_process()
+        with waiting:  # before torch is imported here: what compiles is apart only until then
+            if self.device != "cpu":
+                device.warm_up()
+                if self.place.engine == "process" and device.is_there():
+                    self._begin_workers()
+            yield
 
     def _begin_workers(self) -> None:
         """CUDA's start in the processes of which a first verdict is asked."""
