@@ -85,6 +85,9 @@ class Writer:
             raise CaptureError("it depends on a tensor that neither the kernel is given nor torch has made in the test")
         if "rand" in step.function.__name__:
             raise CaptureError(f"it depends on random numbers that the kernel is not given ({step.function.__name__})")
+        if step.changes and step.function.__name__ == "requires_grad_":  # no value of it changes
+            self.known[key] = self._tensor(tensor, version - 1, step.when)
+            return self.known[key]
         if len(self.lines) >= MOST_STEPS:
             raise CaptureError(f"it takes more than {MOST_STEPS} operators")
         line = self._change(tensor, version, step) if step.changes else self._made(step)

@@ -211,6 +211,18 @@ def test_what_python_writes_as_signs_is_written_down(tmp_path: Path, expected: s
     assert not any("reference.py" in one for one in said if "norms" not in one), said
 
 
+def test_what_only_asks_for_gradients_is_not_written_down(tmp_path: Path) -> None:
+    """FlashRWKV2's test does; the compiler could not trace the reference."""
+    text = RETURNED["tests/test_scores.py"].replace(
+        "x.float() * 2.0)", "x.detach().clone().requires_grad_().float() * 2.0)"
+    )
+    write_texts(tmp_path, RETURNED | {"tests/test_scores.py": text})
+    to = tmp_path / "made"
+    list(bring(f"{tmp_path}/tests/test_scores.py", tmp_path / "csrc" / "scores.cpp", "scores", to))
+    made = (to / "reference.py").read_text()
+    assert "requires_grad" not in made and "'out':" in made, made
+
+
 def test_what_a_function_returns_is_of_the_dtype_that_it_is_made_in(tmp_path: Path) -> None:
     """Tests compare with float32, and not all that is returned. Nor is the engine built, where its test looks for it."""
     write_texts(tmp_path, RETURNED)
