@@ -140,6 +140,7 @@ def test_a_warp_takes_a_row_that_one_pass_of_few_bytes_is_done_with(tmp_path):
     assert (
         "resident == 2 || rest == 0" in text and "row_plan.items == kByWarps" in text and "load_pack<16>(codes" in text
     )
+    assert "_kept_by_16<kThreads" not in text, "short rows go by warps, too"
     check_text(folder_of(tmp_path, spec, WEIGHTED), text.replace("resident == 2 ||", "true ||"), tmp_path)
 
 
