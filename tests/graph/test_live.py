@@ -4,11 +4,8 @@ import pty
 import re
 import select
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 from rich.console import Console
@@ -22,6 +19,7 @@ from harness.report.result import WorkloadRow
 from kernels.spec import Workload
 from nodes.roles import Attempt, Finding, Plan, Usage
 from nodes.state import Incumbent, Settings, Spent, State, Stop
+from tests import forked
 from tests.harness.report.hostile import PAYLOAD, dangerous
 
 REPOSITORY = Path(__file__).parents[2]
@@ -337,18 +335,13 @@ print('{"a": 1}')
 
 
 def in_a_terminal(
-    arguments: list[str], interrupt_after: float | None = None, stdout: TextIO | None = None
+    arguments: list[str], interrupt_after: float | None = None, stdout: Path | None = None
 ) -> tuple[str, int]:
     """Runs PROGRAM with a pseudo terminal as its output; what it wrote there, and its exit status."""
+    to_file = f"import os\nos.dup2(os.open({str(stdout)!r}, os.O_WRONLY | os.O_CREAT), 1)\n" if stdout else ""
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        cwd=REPOSITORY,
-        stdout=stdout or theirs,
-        stderr=theirs,
-        env=environment,
-    )
+    process = forked.Program(to_file + PROGRAM, *arguments, environment=environment, terminal=theirs)
     os.close(theirs)
     data, deadline, waiting = b"", time.monotonic() + 60, interrupt_after is not None
     while time.monotonic() < deadline:
@@ -370,8 +363,7 @@ def in_a_terminal(
 
 
 def test_with_json_what_is_printed_meanwhile_stays_on_standard_output(tmp_path):
-    with (tmp_path / "out").open("w") as out:
-        text, _ = in_a_terminal(["0.3", "--json", "--print"], stdout=out)
+    text, _ = in_a_terminal(["0.3", "--json", "--print"], stdout=tmp_path / "out")
     assert "\x1b[?25l" in text and "printed" not in text
     assert (tmp_path / "out").read_text() == 'printed inside\n{"a": 1}\n'
 

@@ -302,29 +302,37 @@ CHANGES = [
     ("self.calls = 0", "self.calls = 1"),
     ("self.norm", "self.other"),
 ]  # fmt: skip
-BY_CALLS = (
-    "self.register_buffer('shift', torch.zeros(8)); self.register_buffer('count', torch.zeros((), dtype=torch.int64)); self.calls = 0",
-    "self.calls += 1; self.count += 1; _ = self.shift.copy_(x.mean(0)) if self.calls % 512 == 0 else 0; "
-    "return x / (1 + self.calls) ** 0.5, x - self.shift, torch.where(self.count % 300 == 0, x * 2, x), x * min(1.0, self.calls / 40)",
-)
-"""A counter that goes on, something at every 512th call, a counter in a tensor by which every 300th answer is another, a warm-up."""
-CHANGES_BY_CALLS = [
-    ("x / (1 + self.calls)", "x / (1 + min(self.calls, 500))"),
-    ("self.calls += 1;", "self.calls = (self.calls + 1) % 97;"),
-    ("self.calls += 1;", "self.calls += 1 + (self.calls % 613 == 612);"),
-    ("_ = self.shift.copy_(x.mean(0)) if self.calls % 512 == 0 else 0; ", ""),
-    ("self.count += 1", "self.count.copy_((self.count + 1) % 300)"),
-    ("min(1.0, self.calls / 40)", "self.calls / 40"),
-]
 CASES = {
     "together": (*TOGETHER, [tuple(part.replace(*change) for part in TOGETHER) for change in CHANGES]),
-    "by calls": (*BY_CALLS, [tuple(part.replace(*change) for part in BY_CALLS) for change in CHANGES_BY_CALLS]),
+    "a warm-up by a counter": (
+        "self.calls = 0",
+        "self.calls += 1; return x * min(1.0, self.calls / 40)",
+        [("self.calls = 0", "self.calls += 1; return x * (self.calls / 40)")],
+    ),
+    "a counter that goes on": (
+        "self.calls = 0",
+        "self.calls += 1; return x / (1 + self.calls) ** 0.5",
+        [
+            ("self.calls = 0", "self.calls += 1; return x / (1 + min(self.calls, 500)) ** 0.5"),
+            ("self.calls = 0", "self.calls = (self.calls + 1) % 97; return x / (1 + self.calls) ** 0.5"),
+            ("self.calls = 0", "self.calls += 1 + (self.calls % 613 == 612); return x / (1 + self.calls) ** 0.5"),
+        ],
+    ),
     "something at every 512th call": (
         "self.register_buffer('shift', torch.zeros(8)); self.calls = 0",
         "self.calls += 1; _ = self.shift.copy_(x.mean(0)) if self.calls % 512 == 0 else 0; return x - self.shift",
         [
+            ("self.register_buffer('shift', torch.zeros(8)); self.calls = 0", "self.calls += 1; return x - self.shift"),
             ("self.register_buffer('shift', torch.zeros(8)); self.calls = 0",
              "self.calls += 1; _ = self.shift.copy_(x.mean(0)) if self.calls % 1024 == 1023 else 0; return x - self.shift"),
+        ],
+    ),
+    "a counter in a tensor, and an answer that is another at every 300th call": (
+        "self.register_buffer('calls', torch.zeros((), dtype=torch.int64))",
+        "self.calls += 1; return torch.where(self.calls % 300 == 0, x * 2, x)",
+        [
+            ("self.register_buffer('calls', torch.zeros((), dtype=torch.int64))",
+             "self.calls.copy_((self.calls + 1) % 300); return torch.where(self.calls % 300 == 0, x * 2, x)"),
         ],
     ),
     "a state that would not stay finite": (
@@ -335,11 +343,18 @@ CASES = {
 }  # fmt: skip
 
 
+BY_CALLS = (
+    "a counter that goes on",
+    "something at every 512th call",
+    "a counter in a tensor, and an answer that is another at every 300th call",
+)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_module_with_state_is_judged_by_what_it_keeps(name: str, opened, tmp_path: Path, monkeypatch):
     init, forward, wrong = CASES[name]
     # Thousands of calls are what the topic needs, however busy the machine is.
-    monkeypatch.setattr(rows, "STATE_S", 5.0 if "call" in name else 0.1)
+    monkeypatch.setattr(rows, "STATE_S", 5.0 if name in BY_CALLS else 0.1)
     problem = opened(module(init, forward) + INPUTS)
     candidates = [module(*one, "ModelNew") for one in [(init, forward), *wrong]]
     found = verdicts(problem, candidates, tmp_path)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -211,10 +210,10 @@ def test_a_kept_library_that_is_cut_off_is_built_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("ASTROLABE_CACHE", str(tmp_path))
     source = 'extern "C" int seven() { return 7; }'
     code = f"from minibatch import native; print(native.library({source!r}, 'cpu').seven())"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert forked.run(code).returncode == 0
     (kept,) = (tmp_path / "native").glob("*.so")
     kept.write_bytes(kept.read_bytes()[:4000])
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = forked.run(code)
     assert (done.returncode, done.stdout.strip()) == (0, "7"), done.stderr
 
 
