@@ -144,10 +144,16 @@ def _sizes_are_some(answers: Answers, left: Left) -> Iterator[list[tuple[frozens
 
 
 @functools.cache
-def _is_kept(operator: torch._ops.OperatorBase) -> bool:
-    """Whether it is not decomposed. Kept for each of a thousand, for they are asked about in every trace."""
+def _name_of(operator: torch._ops.OperatorBase) -> tuple[str, bool]:
+    """Its name, and whether one of KEPT is in it: each trace asks a thousand operators."""
     name = str(operator)
-    return name in LOWERINGS or any(word in name for word in KEPT)
+    return name, any(word in name for word in KEPT)
+
+
+def _is_kept(operator: torch._ops.OperatorBase) -> bool:
+    """Whether it is not decomposed; lowerings may be added between two traces."""
+    name, kept = _name_of(operator)
+    return kept or name in LOWERINGS
 
 
 def _decomposed(exported: ExportedProgram, table: dict) -> ExportedProgram:
