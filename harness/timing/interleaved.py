@@ -157,7 +157,7 @@ def run(
     small = comparison.kernel.spec.read_bytes(comparison.workload) <= CHECKED_BYTES[comparison.device]
     looks = {name: _spread(least, most) for name in check}
     others = {name: set(random.sample(range(least), OTHERS if small else 1)) for name in check}
-    for arm in order_of_preparing(comparison, everyone):
+    for arm in everyone:
         if arm is not comparison.pair:
             _blaming(arm, comparison.prepare)
         else:  # it has its plan of this comparison from the run before
@@ -212,12 +212,6 @@ def run(
         (len(first.seconds),),
         comparison.device == "cpu" and share >= load.DISTURBED,
     )
-
-
-def order_of_preparing(comparison: ABComparison, arms: list[Arm]) -> list[Arm]:
-    """On a GPU any, so that what depends on it is neither side's. In 5 of 24 whole verdicts on a kernel beside itself the second side's smallest
-    cold case was slower by 4 to 5 % (H100); in 72 series with no check before them it was not, in any order (H200). The cause is not known."""
-    return random.sample(arms, len(arms)) if comparison.device == "cuda" else arms
 
 
 def find_fastest_us(comparison: ABComparison, arms: list[Arm], pair: Arm | None, blocks: int) -> float:
