@@ -152,7 +152,8 @@ def run(
     protocol = comparison.protocol
     least, most = blocks or protocol.blocks
     rng, others_at_work = random.Random(secrets.randbits(64)), load.LoadWatch()
-    everyone, start = [*(reversed(arms) if turned else arms), *([pair] if pair else [])], time.monotonic()
+    everyone: list[Arm] = [*(reversed(arms) if turned else arms), *([pair] if pair else [])]
+    start = time.monotonic()
 
     small = comparison.kernel.spec.read_bytes(comparison.workload) <= CHECKED_BYTES[comparison.device]
     looks = {name: _spread(least, most) for name in check}
