@@ -93,8 +93,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     with FileLock(Path(tempfile.gettempdir()) / f"astrolabe-gpu-{os.getuid()}.lock"):
         said = yield
-    # The next test's workers are other processes: what torch keeps here for reuse is not theirs.
-    if "torch" in sys.modules:
+    # The next test's workers are other processes: what torch keeps here for reuse is not theirs. A test that was skipped has left nothing,
+    # and to look through all of a process for garbage takes half a second.
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
         gc.collect()
         sys.modules["torch"].cuda.empty_cache()
     return said
