@@ -195,7 +195,9 @@ class Service:
         if name not in TOOLS:
             raise Wrong(f"there is no such tool; there are {', '.join(TOOLS)}")
         try:
-            return TOOLS[name].model_validate_json(json.dumps(given))
+            return TOOLS[name].model_validate_json(
+                json.dumps({key: one for key, one in given.items() if one is not None})
+            )
         except ValidationError as error:
             said = [f"{'.'.join(map(str, e['loc'])) or 'its arguments'}: {e['msg']}" for e in error.errors()[:4]]
             raise Wrong(f"{name}: {'; '.join(said)}"[:1000]) from None

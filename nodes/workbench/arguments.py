@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field
 
 from harness.records import Cache
 from kernels.spec import Device, Frozen, Spec, Workload
 
 SOURCE_CHARS = 256_000
 _CANDIDATE = "a source by the first digits of its name, as compile gave it; empty: the one compiled last"
+
+
+def _take_lone(value: object) -> object:
+    """A single one is a list of one, an empty name of none."""
+    if isinstance(value, str):
+        return (value,) if value.strip() else ()
+    return (value,) if isinstance(value, dict) else value
+
+
+def _write_number(value: object) -> object:
+    """A number as it stands in a source."""
+    finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return str(int(value) if isinstance(value, bool) else value) if finite else value
+
+
+Lone = BeforeValidator(_take_lone)
+Defined = Annotated[str, BeforeValidator(_write_number, json_schema_input_type=str | int | float)]
 
 
 class Edit(Frozen):
@@ -34,8 +52,10 @@ class Variant(Frozen):
 
     source: str = Field(default="", max_length=SOURCE_CHARS, description="another idea as a whole file")
     of: int = Field(default=0, ge=0, lt=MOST_VARIANTS, description="a form of which variant before it (1 ...)")
-    define: dict[str, str] = Field(default={}, max_length=16, description="NAME: value, of `#define NAME value` lines")
-    edits: tuple[Edit, ...] = Field(default=(), max_length=64)
+    define: dict[str, Defined] = Field(
+        default={}, max_length=16, description="NAME: value, of `#define NAME value` lines"
+    )
+    edits: Annotated[tuple[Edit, ...], Lone] = Field(default=(), max_length=64)
     note: str = Field(default="", max_length=400, description="what is new in it")
 
 
@@ -48,13 +68,15 @@ class CompileArguments(Frozen):
         default="", max_length=64,
         description="what to edit: `baseline`, `best` (so far) or a source's name; empty: the one compiled last",
     )  # fmt: skip
-    edits: tuple[Edit, ...] = Field(default=(), max_length=64, description="applied to `base`, in order")
+    edits: Annotated[tuple[Edit, ...], Lone] = Field(
+        default=(), max_length=64, description="applied to `base`, in order"
+    )
     note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
-    variants: tuple[Variant, ...] = Field(
+    variants: Annotated[tuple[Variant, ...], Lone] = Field(
         default=(), max_length=MOST_VARIANTS, description="more sources: forms of this one, or other ideas"
     )  # fmt: skip
-    then: tuple[Then, ...] = Field(default=(), max_length=MOST_THEN, description=_THEN)
-    workloads: tuple[str, ...] = Field(
+    then: Annotated[tuple[Then, ...], Lone] = Field(default=(), max_length=MOST_THEN, description=_THEN)
+    workloads: Annotated[tuple[str, ...], Lone] = Field(
         default=(), max_length=16, description="for `time` in `then`: as `time` takes them"
     )
 
@@ -70,29 +92,23 @@ class TimeArguments(Frozen):
     that was not checked is checked first. Samples of the same two sources add up over calls."""
 
     candidate: str = Field(default="", max_length=64, description=_CANDIDATE)
-    against: tuple[str, ...] = Field(
+    against: Annotated[tuple[str, ...], Lone] = Field(
         default=(), max_length=4, description="other sources by name, in place of the best so far"
     )
     seconds: float = Field(
         default=25.0, ge=0, le=120,
         description="at most; series of samples until each comparison is decided, at least three",
     )  # fmt: skip
-    workloads: tuple[str, ...] = Field(
+    workloads: Annotated[tuple[str, ...], Lone] = Field(
         default=(), max_length=16,
         description="labels of workloads or of any other size (its timed calls are checked), or `all`; none: the "
         "smallest and the largest",
     )  # fmt: skip
-    caches: tuple[Cache, ...] = Field(default=(), max_length=2, description="cold, hot; none: both")
+    caches: Annotated[tuple[Cache, ...], Lone] = Field(default=(), max_length=2, description="cold, hot; none: both")
     tune: bool = Field(
         default=False,
         description="instead: search its open `// tune:` integers for those seconds; says what each combination takes",
     )
-
-    @field_validator("against", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: object) -> object:
-        """A single name is a list of one."""
-        return ((value,) if value.strip() else ()) if isinstance(value, str) else value
 
 
 class ProfileArguments(Frozen):
@@ -157,12 +173,12 @@ class TryScheduleArguments(Frozen):
     with the reason."""
 
     candidate: str = Field(default="", max_length=64, description="whose schedule is edited; as in `schedule`")
-    edits: tuple[ScheduleEdit, ...] = Field(default=(), max_length=64, description="in order")
+    edits: Annotated[tuple[ScheduleEdit, ...], Lone] = Field(default=(), max_length=64, description="in order")
     record: str = Field(
         default="", max_length=SOURCE_CHARS, description="the whole schedule as JSON, in place of edits"
     )
     note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
-    then: tuple[Then, ...] = Field(default=("check", "time"), max_length=MOST_THEN, description=_THEN)
+    then: Annotated[tuple[Then, ...], Lone] = Field(default=("check", "time"), max_length=MOST_THEN, description=_THEN)
 
 
 Arguments = (
@@ -181,7 +197,7 @@ TOOLS: dict[str, type[Arguments]] = {
 }
 
 
-UNSAID = ("title", "default", "maxLength", "minLength", "minimum", "maxProperties", "additionalProperties")
+UNSAID = ("title", "default", "maxLength", "minLength", "minimum", "maxProperties")
 """Parts of a schema that a model reads in every request and has no use for: who goes beyond them is told so in one sentence."""
 
 
@@ -193,7 +209,7 @@ def schema(arguments: type[Frozen]) -> dict[str, Any]:
             return [plain(one) for one in node]
         if not isinstance(node, dict):
             return node
-        kept = {key: one for key, one in node.items() if names or key not in UNSAID}
+        kept = {key: one for key, one in node.items() if names or (key not in UNSAID and one is not False)}
         return {key: plain(one, key in ("properties", "$defs")) for key, one in kept.items()}
 
     found: dict[str, Any] = plain(arguments.model_json_schema())

@@ -101,7 +101,7 @@ class Workbench:
 
     def source(self, name: str, last: str) -> str:
         """The hash of a source by the name that a model gives it. Raises Refused."""
-        name = name.strip().lower()
+        name = name.strip().strip("[]").lower()
         if not name:
             if not last:
                 raise ToolRefused("nothing was compiled yet: give a name")

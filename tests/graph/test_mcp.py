@@ -264,7 +264,7 @@ def test_what_is_asked_wrongly_is_said(tmp_path: Path) -> None:
         await say("start", kernel="silu_and_mul")
         assert "run run is begun already" in await say("start", kernel="silu_and_mul")
         assert await say("check", candidat="x") == "check: candidat: Extra inputs are not permitted"
-        assert "no source has that name" in await say("submit", candidate="feedbeef")
+        assert "no source has that name" in await say("submit", candidate="feedbeef", spec_doubt=None)
 
     talk(service(tmp_path), conversation)
 

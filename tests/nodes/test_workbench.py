@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from harness.evaluate import Evaluator
 from harness.judge.quick import Quick
@@ -30,6 +31,7 @@ from nodes.workbench.arguments import (
     SubmitArguments,
     TimeArguments,
     Variant,
+    schema,
 )
 from nodes.workbench.bench import Workbench
 from nodes.workbench.variants import fastest
@@ -130,6 +132,26 @@ def test_edits_and_names(bench: Workbench) -> None:
     for name in ("../../etc/passwd", "feedbeef", "0", "/work"):
         assert "no source has that name" in bench.do(ReadArguments(what="source", name=name), "").text
     assert "nothing was compiled yet" in bench.do(CheckArguments(), "").text
+
+
+def test_arguments_that_mean_the_same_are_taken_alike(bench: Workbench) -> None:
+    """A client that wrote numbers for numbers, one name for a list of one or a name as it is shown was refused."""
+    variant = Variant.model_validate_json('{"define": {"A": 7, "B": 2.5, "C": "4", "D": true}}')
+    assert variant.define == {"A": "7", "B": "2.5", "C": "4", "D": "1"}
+    for wrong in ("NaN", "null", "[1]"):
+        with pytest.raises(ValidationError):
+            Variant.model_validate_json(f'{{"define": {{"A": {wrong}}}}}')
+    properties = schema(CompileArguments)["$defs"]["Variant"]["properties"]
+    kinds = properties["define"]["additionalProperties"]["anyOf"]
+    assert [one["type"] for one in kinds] == ["string", "integer", "number"]
+    assert "additionalProperties" not in schema(CompileArguments), "what is forbidden need not be said"
+    asked = CompileArguments.model_validate_json(
+        '{"then": "check", "workloads": "all", "edits": {"search": "a"}, "variants": {"define": {"A": 1}}}'
+    )
+    assert asked.then == ("check",) and asked.workloads == ("all",)
+    assert asked.edits == (Edit(search="a"),) and asked.variants == (Variant(define={"A": "1"}),)
+    assert TimeArguments.model_validate_json('{"caches": "hot", "against": ""}') == TimeArguments(caches=("hot",))
+    assert bench.source(f"[{bench.baseline[:12]}]", "") == bench.baseline
 
 
 def test_samples_of_a_pair_add_up_and_the_ledger_knows_both(bench: Workbench) -> None:
