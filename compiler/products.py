@@ -117,6 +117,8 @@ def _kernel(program, first: Definition, outputs: set[Buffer], apart: bool = Fals
             value = value.args[0]
         if value.op != "mul" or n in symbols_of(value.args[0]) or m in symbols_of(value.args[1]):
             return None
+        if apart and any(getattr(load.args[0].written_by, "is_product", False) for load in loads_of([value])):
+            return None  # all scores of an attention are more than memory should hold
         kernel.sides.append((value.args[0], value.args[1]))
         kernel.members.append(Member(one, value, 0, [place], False))
     kernel.stores = [

@@ -369,7 +369,8 @@ def _lowered(
     streams = streams_of(lowered, set(outputs.values()), ratios)
     loops = steps_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
     tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch) if short_fold == SHORT_FOLD else []
-    fusion = Fusion(lowered, set(outputs.values()), vector, short_fold)
+    read = {load.args[0] for tile in tiles for load in loads_of([s for pair in tile.sides for s in pair])}
+    fusion = Fusion(lowered, set(outputs.values()) | (read - set(inputs.values())), vector, short_fold)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
     program = KernelProgram(spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane)
     check_memory(program, apart=lowered.in_scratch)
