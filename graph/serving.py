@@ -37,6 +37,7 @@ from nodes.context import Context
 from nodes.policies.client import ClientPolicy
 from nodes.policies.render import data, describe_kernel, timing_table
 from nodes.policies.trim import printable
+from nodes.roles import COMPILED_FIRST
 from nodes.state import State
 from nodes.stops import standing
 from nodes.workbench.arguments import (
@@ -50,6 +51,7 @@ from nodes.workbench.arguments import (
 from nodes.workbench.arguments import TOOLS as BENCH
 from nodes.workbench.bench import Workbench
 from nodes.workbench.results import ToolResult
+from nodes.workbench.shown import describe_attempt, describe_written
 
 FREE = ("read", "submit")
 """Tools that may still be called once the round's seconds are used up."""
@@ -96,10 +98,7 @@ MEASURES_FIRST = (
     "is measuring what comes before your turn; `operation`, `read`, `schedule` and `compile` answer meanwhile"
 )
 MOST_TRIALS = 40
-
-
-def _of(median: float, low: float | None, high: float | None) -> str:
-    return f"{median:.3f}" if low is None or high is None else f"{median:.3f} [{low:.3f}, {high:.3f}]"
+OVER = "The run is over ({}): nothing can be submitted any more, and `finish` only says this again."
 
 
 class Wrong(ValueError):
@@ -255,7 +254,13 @@ class Service:
         self, name: str, arguments: Frozen, context: Context, client: str, *, beside: bool = False
     ) -> str | None:
         if isinstance(arguments, OperationArguments):
-            return describe_kernel(context.visible_spec(self._state), context.evaluator.facts, context.reference())
+            said = [self._left(context)]
+            for one in self._state.get("attempts", ()):
+                said += [describe_written(one)] if one.plan.id == COMPILED_FIRST and one.candidate else []
+            said.append(
+                describe_kernel(context.visible_spec(self._state), context.evaluator.facts, context.reference())
+            )
+            return "\n".join(said)
         return self._work(name, cast(Arguments, arguments), context, client, beside=beside)
 
     # --- on the one thread ---------------------------------------------------------------------------------------
@@ -394,6 +399,20 @@ class Service:
     def _over(self) -> str:
         return self._ending.state if self._ending is not None and self._ending.state != "paused" else ""
 
+    def _left(self, context: Context) -> str:
+        """The round, and what is left of its calls and tools."""
+        if over := self._over():
+            return OVER.format(over)
+        settings, round_ = self._state["settings"], self._state.get("round") or 1
+        past = cast(ClientPolicy, context.policies["coder"]).list_calls()
+        here = [e for e in past if e.question.facts["round"] == str(round_)]
+        calls, seconds = settings.turns - len(here), settings.tool_seconds - sum(e.seconds for e in here)
+        last = ", which ends the run" if round_ >= settings.stop.rounds else ""
+        return (
+            f"round {round_} of {settings.stop.rounds}: {max(0, calls)} calls and {max(0.0, seconds):.1f} s of tools are "
+            f"left before its submission{last}"
+        )
+
     # --- where it stands -----------------------------------------------------------------------------------------
 
     def _where(self, round_: int | None = None) -> str:
@@ -408,24 +427,10 @@ class Service:
         else:
             ended = "waits for what you submit" if self._ending.state == "paused" else self._ending.state
         said = [f"run {self.run.id}: {ended}, round {state.get('round', 0)} of {settings.stop.rounds}"]
+        said += [] if self._over() or self._context is None else [self._left(self._context)]
         attempts = state.get("attempts", [])
         for attempt in attempts if round_ is None else [a for a in attempts if a.round == round_]:
-            speed = (
-                f", {_of(attempt.speedup, attempt.speedup_low, attempt.speedup_high)}x the baseline"
-                if attempt.speedup
-                else ""
-            )
-            gain = (
-                f", {_of(attempt.gain, attempt.gain_low, attempt.gain_high)}x the best so far ({attempt.against_incumbent})"
-                if attempt.gain
-                else ""
-            )
-            end = "it is the best so far now" if attempt.accepted else "not kept"
-            reason = (
-                f"\n{data(attempt.reason, 'why')}" if attempt.reason and attempt.outcome is not Outcome.PASSED else ""
-            )
-            why = f": {attempt.reason}" if attempt.reason and attempt.outcome is Outcome.PASSED else ""
-            said.append(f"round {attempt.round}: {attempt.outcome}{speed}{gain}; {end}{why}{reason}")
+            said.append(describe_attempt(attempt))
             if round_ is not None and attempt.trials:
                 tried = [
                     one for one in ledger.read(self.run.store, [attempt.trials]) if one.candidate == attempt.candidate
@@ -454,6 +459,7 @@ class Service:
             said.append(f"stopped: {state['stop'].value}; report: {self.run.folder / 'report.html'}")
         if self._progress:
             said.append(f"at work: {self._doing()}")
+        said += [OVER.format(over)] if (over := self._over()) else []
         return "\n".join(said)
 
     # --- what a session shows ------------------------------------------------------------------------------------

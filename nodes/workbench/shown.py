@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.judge.quick import Quick, Spread
-from harness.records import Build, Check, DeviceFacts, Interval, Timing, Verdict
+from harness.records import Build, Check, DeviceFacts, Interval, Outcome, Timing, Verdict
 from harness.timing.comparison import MOST_SERIES
 from harness.timing.load import DISTURBED
 from nodes.ledger import NOTE_CHARS, NOTHING, Pooled
@@ -250,11 +250,39 @@ def listing(candidate: str, function: str, instructions: Sequence[str], first: i
     return f"{head}\n{data(_rows([function, *shown]), 'listing')}"
 
 
+def describe_attempt(a: Attempt) -> str:
+    """How a submission ended, to whoever made it."""
+    speed = f", {_bounds(a.speedup, a.speedup_low, a.speedup_high)}x the baseline" if a.speedup else ""
+    gain = _gain(a, f"{_bounds(a.gain, a.gain_low, a.gain_high)}x the best so far" if a.gain else "")
+    passed = a.outcome is Outcome.PASSED
+    why = "" if not a.reason else f": {a.reason}" if passed else f"\n{data(a.reason, 'why')}"
+    end = "it is the best so far now" if a.accepted else "not kept"
+    return f"round {a.round}: {a.outcome}{speed}{gain}; {end}{why}"
+
+
+def describe_written(a: Attempt) -> str:
+    """The source that Astrolabe's compiler wrote, in one line."""
+    brief = f", {a.brief_speedup:.3f}x the baseline in a short comparison" if a.brief_speedup else ""
+    does = "`read` it, start from it or submit it" if a.outcome is Outcome.PASSED else "`read` it"
+    return f"Astrolabe's compiler wrote [{a.candidate[:SHORT]}] ({a.outcome}{brief}): {does} by that name."
+
+
+def _gain(a: Attempt, said: str) -> str:
+    """Over the best source of that moment; its number once where that was the baseline."""
+    if not a.gain:
+        return ""
+    return f", {'which was the best so far' if a.gain == a.speedup else said} ({a.against_incumbent})"
+
+
+def _bounds(median: float, low: float | None, high: float | None) -> str:
+    return f"{median:.3f}" if low is None or high is None else f"{median:.3f} [{low:.3f}, {high:.3f}]"
+
+
 def describe_attempts(attempts: Iterable[Attempt]) -> str:
     rows = []
     for a in attempts:
         speed = f", {a.speedup:.3f}x the baseline" if a.speedup else ""
-        gain = f", {a.gain:.3f}x the best of that moment ({a.against_incumbent})" if a.gain else ""
+        gain = _gain(a, f"{a.gain:.3f}x the best of that moment" if a.gain else "")
         named = f" [{a.candidate[:SHORT]}]" if a.candidate else ""
         end = "became the best so far" if a.accepted else f"not kept: {' '.join(a.reason.split())[:300]}"
         rows.append(f"round {a.round}: {a.plan.title}{named}: {a.outcome}{speed}{gain}; {end}")

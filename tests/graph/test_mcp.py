@@ -24,11 +24,13 @@ from graph.mcp_server import INSTRUCTIONS, describe_tools, server
 from graph.runs import RunFolder
 from graph.serving import TOOLS, Begun, Service, StartArguments
 from graph.session import RunService
+from harness.records import Outcome
 from kernels.catalog import Kernel
 from nodes.context import Context
 from nodes.options import ROLES
 from nodes.policies.client import ClientPolicy
 from nodes.policies.transcript import Transcript
+from nodes.roles import COMPILED_FIRST, Attempt, Plan
 from tests.graph.doubles import BASELINE, SPEC, PaperEvaluator, Script, Silent, nobody, record, settings
 from tests.graph.test_coding import Hostile, outside_of_marks
 from tests.nodes.policies.examples import PRIVATE
@@ -241,6 +243,46 @@ def test_limits_hold_over_restarts_and_a_paused_run_goes_on_with_the_rules(tmp_p
 
     ending = RunService(tmp_path, open_context).resume("run", Silent(), nobody)
     assert ending.state == "finished" and ending.result.speedup.median == pytest.approx(1.5)
+
+
+def test_how_many_rounds_there_are_is_said_first_and_that_they_are_over(tmp_path: Path) -> None:
+    """Two engineers wrote for the next round and had none."""
+
+    async def conversation(say: Talk) -> None:
+        said = await say("start", kernel="silu_and_mul")
+        left = "round 1 of 1: 40 calls and 60.0 s of tools are left before its submission, which ends the run"
+        assert left in said
+        assert (await say("operation")).startswith(left)
+        await say("compile", source="speed 1.2")
+        assert "round 1 of 1: 39 calls" in await say("operation") and "round 1 of 1: 39 calls" in await say("state")
+        said = await say("submit")
+        assert said.count("x the baseline, which was the best so far (FASTER)") == 1, "no number twice"
+        over = "The run is over (finished): nothing can be submitted any more, and `finish` only says this again."
+        assert said.endswith(over) and (await say("finish")).endswith(over) and "before its submission" not in said
+        assert (await say("operation")).startswith(over)
+
+    talk(service(tmp_path, rounds=1), conversation)
+
+
+def test_the_source_that_was_tried_first_is_named_with_the_operation(tmp_path: Path) -> None:
+    made = service(tmp_path)
+
+    async def conversation(say: Talk) -> None:
+        await say("start", kernel="silu_and_mul")
+        assert "compiler wrote" not in await say("operation")
+        written = Attempt(
+            round=0, plan=Plan(id=COMPILED_FIRST, title="it", steps=("it",), base="b"), candidate="ab" * 32,
+            outcome=Outcome.PASSED, brief_speedup=1.5,
+        )  # fmt: skip
+        made._state = {**made._state, "attempts": [written]}
+        first, second, *_ = (await say("operation")).splitlines()
+        assert first.startswith("round 1 of 3: ") and "ends the run" not in first
+        assert second == (
+            "Astrolabe's compiler wrote [abababababab] (PASSED, 1.500x the baseline in a short comparison): "
+            "`read` it, start from it or submit it by that name."
+        )
+
+    talk(made, conversation)
 
 
 def test_what_other_programs_say_reaches_a_client_as_data_only(tmp_path: Path) -> None:
