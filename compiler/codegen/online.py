@@ -82,9 +82,13 @@ def _terms(text: Text, expr: Expr) -> list[Term]:
         one, other = (_terms(text, arg) for arg in expr.args)
         if len(one) * len(other) <= MOST_TERMS:
             return [((*a, *b), (*f, *g)) for a, f in one for b, g in other]
-    if expr.op == "div" and text.level(expr.args[1]) == 0:
-        by = make("div", constant(1, "float"), expr.args[1], type="float")
-        return [((*row, by), factors) for row, factors in _terms(text, expr.args[0])]
+    if expr.op in ("div", "divided"):
+        number, by = (
+            expr.args if expr.op == "div" else (one.args[0] for one in expr.args[:2])
+        )  # both sides are times a scale there
+        if text.level(by) == 0:
+            once = make("div", constant(1, "float"), by, type="float")
+            return [((*row, once), factors) for row, factors in _terms(text, number)]
     if expr.op == "exp" and (found := _power(text, expr)) is not None:
         return [found]
     return [((), (expr,))]
