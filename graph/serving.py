@@ -368,7 +368,11 @@ class Service:
         if isinstance(arguments, CompileArguments) and not last and not arguments.base:
             arguments = arguments.model_copy(update={"base": "incumbent"})
         then = arguments.then if isinstance(arguments, CompileArguments) else ()
-        found = bench.do(arguments.model_copy(update={"then": ()}) if beside and then else arguments, last)
+        found = bench.do(
+            arguments.model_copy(update={"then": ()}) if beside and then else arguments,
+            last,
+            settings.tool_seconds - used,
+        )
         if beside and then and found.outcome is Outcome.PASSED:
             return None
         policy.keep_call(client, round_, name, arguments.model_dump_json(exclude_defaults=True), found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import statistics
 import threading
@@ -40,7 +41,7 @@ from nodes.workbench.arguments import (
     read_workload,
 )
 from nodes.workbench.results import ToolRefused, ToolResult
-from nodes.workbench.variants import MINE, describe_each, fastest, make_variant, whole
+from nodes.workbench.variants import MINE, describe_each, fastest, lead, make_variant, whole
 
 SECONDS_OF_VARIANTS, SECONDS_A_VARIANT = 15.0, 4.0
 """Of timing several forms of a source, and for each of them: such as are alike would be timed until their seconds are over, since nothing
@@ -72,7 +73,7 @@ class Workbench:
         self.baseline, self.incumbent, self.attempts = baseline, incumbent, tuple(attempts)
         self.reference = reference
         """Text of the kernel's reference.py, which the compiler starts from; "" where there is none."""
-        self._lock, self._waited = threading.Lock(), threading.local()
+        self._lock, self._call = threading.Lock(), threading.local()
 
     @property
     @contextmanager
@@ -80,18 +81,21 @@ class Workbench:
         """One draft at a time; what the others' tools take is not charged to who waits for them."""
         began = time.monotonic()
         with self._lock:
-            self._waited.s = getattr(self._waited, "s", 0.0) + time.monotonic() - began
+            self._call.waited_s = getattr(self._call, "waited_s", 0.0) + time.monotonic() - began
             yield
 
-    def do(self, arguments: Arguments, last: str) -> ToolResult:
-        """`last` is the source that an empty name means, or "". What is asked wrongly is said in the text."""
-        began, self._waited.s = time.monotonic(), 0.0
+    def do(self, arguments: Arguments, last: str, left_s: float = math.inf) -> ToolResult:
+        """`last` is the source that an empty name means, or ""; `left_s`, seconds that tools may still take. What is asked wrongly is said in
+        the text."""
+        began, self._call.waited_s, self._call.left_s = time.monotonic(), 0.0, left_s
         name, tool = _TOOLS[type(arguments)]
         try:
             found = tool(self, arguments, last)
         except ToolRefused as refused:
             found = ToolResult(text=f"{name}: {refused}")
-        return found.model_copy(update={"tool": name, "seconds": max(0.0, time.monotonic() - began - self._waited.s)})
+        return found.model_copy(
+            update={"tool": name, "seconds": max(0.0, time.monotonic() - began - self._call.waited_s)}
+        )
 
     def has_compiler(self) -> bool:
         """Whether Astrolabe's compiler writes a source for this operation; worked out once in a process, in some seconds."""
@@ -214,9 +218,8 @@ class Workbench:
             return self.profile(ProfileArguments(), first), candidates
         if name == "check":
             if len(candidates) == 1:
-                return (
-                    found := self.check(CheckArguments(), first)
-                ), candidates if found.outcome is Outcome.PASSED else []
+                found = self.check(CheckArguments(), first)
+                return found, candidates if found.outcome is Outcome.PASSED else []
             return self._check_several(candidates, idea_of)
         several = SECONDS_OF_VARIANTS + SECONDS_A_VARIANT * len(candidates)
         seconds = several if len(candidates) > 1 else TimeArguments().seconds
@@ -288,14 +291,11 @@ class Workbench:
             ledger.record_times(self.store, every[arm], timings)
         timings, pooled = said[best]
         gain = statistics.geometric_mean(timing.speedup.median for timing in timings) if timings else None
-        text = "\n".join(
-            [
-                *map(shown.describe_checks, wrong),
-                shown.describe_times(quick, timings, pooled, every, best, self.incumbent),
-            ]
-        )
+        left_s = self._call.left_s - quick.seconds
+        times = shown.describe_times(quick, timings, pooled, every, best, self.incumbent, left_s)
+        text = "\n".join([*map(shown.describe_checks, wrong), times])
         if len(arms) > 1 and timings:
-            text += f"\n{shown.describe_choice(arms, best, pooled)}"
+            text += f"\n{shown.describe_choice(arms, best, pooled, lead(quick, best, arms))}"
         outcome = quick.outcome or Outcome.PASSED
         over = [
             found[arm].speedup.median

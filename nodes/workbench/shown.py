@@ -22,6 +22,7 @@ from nodes.policies.trim import printable, trim
 from nodes.roles import Attempt
 
 LOG_CHARS = 4000
+UNDECIDED = "the tools' time that is left; the verdict after `submit` takes more samples, in fresh processes, beside the best so far and the baseline."
 SUBMITTED = "[{}] is built, checked and timed officially now"
 READING_CHARS = 300
 READINGS = 60
@@ -127,9 +128,10 @@ def describe_times(
     sources: Mapping[str, str],
     mine: str,
     incumbent: str,
+    left_s: float,
 ) -> str:
     """What was found of the arm `mine`. `sources`: arm -> hash; `pooled`: of each timing, by the other arm's name, with the series of
-    earlier calls; `incumbent`: hash of the best so far."""
+    earlier calls; `incumbent`: hash of the best so far; `left_s`: seconds that tools may still take."""
     name = sources[mine][:SHORT]
     if not timings:
         ended = f"{quick.outcome} while it was timed" if quick.outcome else "could not be timed"
@@ -145,12 +147,14 @@ def describe_times(
         for arm in arms:
             parts = [arms[arm], *([_spread(spreads[arm])] if arm in spreads else [])]
             if arm in pooled[at]:
-                parts.append(f"{_interval(pooled[at][arm].speedup)} {_decision(pooled[at][arm], series_s)}")
+                parts.append(f"{_interval(pooled[at][arm].speedup)} {_decision(pooled[at][arm], series_s, left_s)}")
             if len(parts) > 1:
                 rows.append(" | ".join(parts))
         if not spreads:
             rows.append(f"{timing.time_us:.2f} us, {_interval(timing.speedup)} times the baseline: {timing.comparison}")
     said = [f"[{name}] unofficial times", data(_rows(rows), "times")]
+    if any(found.needed * series_s > left_s for case in pooled for found in case.values()):
+        said.append(f"Not in the time left: more series than fit into the {max(0.0, left_s):.0f} s of {UNDECIDED}")
     if len(arms) > 2 and quick.spreads:
         said.append(data(_rows(_ranks(quick.spreads, arms)), "ranks"))
     if load := max((timing.others or 0.0 for timing in timings), default=0.0):
@@ -160,13 +164,20 @@ def describe_times(
     return "\n".join(said)
 
 
-def describe_choice(arms: Mapping[str, str], best: str, pooled: Sequence[Mapping[str, Pooled]]) -> str:
-    """Which form of a source is taken, and beside which others that is not decided."""
+def describe_choice(
+    arms: Mapping[str, str], best: str, pooled: Sequence[Mapping[str, Pooled]], lead: Mapping[str, float]
+) -> str:
+    """Which form of a source is taken, how many times as fast as the others by all cases, and beside which that is not decided."""
     open_ = [
         f"[{of[:SHORT]}]" for arm, of in arms.items() if arm != best and any(found[arm].needed for found in pooled)
     ]
     beside = f" (not decided beside {', '.join(open_)})" if open_ else ""
-    return f"[{arms[best][:SHORT]}] is the fastest of the {len(arms)} by paired samples{beside}: without a name the tools take it now."
+    others = [f"{ratio:.3f} [{arms[arm][:SHORT]}]" for arm, ratio in lead.items()]
+    others[0] = others[0].replace(" ", " times as fast as ", 1)
+    return (
+        f"[{arms[best][:SHORT]}] is the fastest of the {len(arms)} by paired samples: {', '.join(others)} over all of this call's "
+        f"timings, each beside the other at the same moment, where ranks take each alone{beside}. Without a name the tools take it now."
+    )
 
 
 def _named(key: str, candidate: str, incumbent: str) -> str:
@@ -190,10 +201,12 @@ def _us(value: float) -> str:
     return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
 
 
-def _decision(found: Pooled, series_s: float) -> str:
+def _decision(found: Pooled, series_s: float, left_s: float) -> str:
     taken = f"{found.samples}/{found.series}"
     if not found.needed:
         return f"{found.comparison}, {taken}"
+    if found.needed * series_s > left_s:
+        return f"undecided, {taken}, not in the time left"
     least = "at least" if found.needed == MOST_SERIES else "about"
     return f"undecided, {taken}, needs {least} {found.needed} further series, {found.needed * series_s:.0f} s"
 
@@ -209,7 +222,7 @@ def _ranks(spreads: Sequence[Mapping[str, Spread]], arms: Mapping[str, str]) -> 
 
     said = [ordered(lambda one: one.median_us, "by the median"), ordered(lambda one: one.least_us, "by the least time")]
     if all(map(_has_cpu, spreads)):
-        said.append(ordered(lambda one: one.cpu_us or 0.0, "by CPU time"))
+        said.append(ordered(lambda one: one.cpu_us or 0.0, "by CPU time of all threads, also while they wait awake"))
     return said
 
 

@@ -34,7 +34,8 @@ from nodes.workbench.arguments import (
     schema,
 )
 from nodes.workbench.bench import Workbench
-from nodes.workbench.variants import fastest
+from nodes.workbench.shown import describe_choice
+from nodes.workbench.variants import fastest, lead
 from tests.graph.test_coding import outside_of_marks
 
 KERNEL = Path(__file__).resolve().parents[1] / "inputs" / "cpu_quantise"
@@ -170,7 +171,16 @@ def test_samples_of_a_pair_add_up_and_the_ledger_knows_both(bench: Workbench) ->
         and "/1, needs about 2 further series, " in first.text
     )
     assert f"\n[{one[:12]}] | " in other_way.text and "CPU us" in first.text and "middle half" in first.text
-    assert "by CPU time: " in first.text, "three sources are ranked"
+    assert "by CPU time of all threads, also while they wait awake: " in first.text, "three sources are ranked"
+    late = bench.do(asked, one, left_s=0.5)  # advice that nobody could follow
+    assert "further series" not in late.text and late.text.count("undecided, ") == late.text.count(
+        "not in the time left"
+    )
+    assert (
+        "the tools' time that is left; the verdict after `submit` takes more samples, in fresh processes, beside the best so far and the baseline"
+        in late.text
+    )
+    assert "the verdict after" not in first.text
 
     def samples(candidate: str) -> int:
         return ledger.trial(bench.store, candidate).gains[0].samples
@@ -349,7 +359,13 @@ def test_the_fastest_of_several_does_not_hang_on_how_noisy_the_first_is() -> Non
         name: (tuple(a / b for a, b in zip(times, first, strict=True)),)
         for name, times in (("incumbent", one), ("other 2", other))
     }
-    assert fastest(Quick(pairs=(pairs,)), {"candidate": "f", "incumbent": "a", "other 2": "b"}) == "incumbent"
+    arms, quick = {"candidate": "f", "incumbent": "a", "other 2": "b"}, Quick(pairs=(pairs, pairs))
+    assert fastest(quick, arms) == "incumbent"
+    assert lead(quick, "incumbent", arms) == pytest.approx({"candidate": 1.0, "other 2": 1.05})
+    said = describe_choice(arms, "incumbent", [], lead(quick, "incumbent", arms))
+    assert said.startswith(
+        "[a] is the fastest of the 3 by paired samples: 1.000 times as fast as [f], 1.050 [b] over all"
+    )
 
 
 def test_samples_of_two_forms_count_once(bench: Workbench) -> None:
