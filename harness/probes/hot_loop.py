@@ -81,7 +81,7 @@ def read(build: Build, facts: DeviceFacts, spec: Spec, workloads: Sequence[Workl
         counters = describe_counters(found["counters"], int(found["calls"]))
     except (ValueError, LookupError, TypeError, AttributeError):  # the candidate wrote in its place
         return {"unavailable": "the samples cannot be read"}
-    return {"workload": workloads[-1].label} | summarise(text if not code else "", inside, elsewhere) | counters
+    return {"workload": workloads[-1].label} | counters | summarise(text if not code else "", inside, elsewhere)
 
 
 def why_not_counted() -> str:
@@ -118,12 +118,22 @@ def summarise(listing: str, inside: Counter[int], outside: Counter[str]) -> dict
     if not any(by_function.values()):
         return said
     name, *others = sorted(by_function, key=by_function.__getitem__, reverse=True)
-    said["hottest function"] = f"{shorten_name(name)}: {by_function[name] / total:.0%} of the samples"
+    working = total - sum(count for library, count in outside.items() if "libgomp" in library)
+
+    def share(samples: int) -> str:
+        more = f", {samples / working:.0%} of those outside of libgomp" if working < total else ""
+        return f"{samples / total:.0%} of the samples{more}"
+
+    said["hottest function"] = f"{shorten_name(name)}: {share(by_function[name])}"
     if more := [other for other in others[:MOST_OTHERS] if by_function[other] >= WORTH * total]:
-        said["other functions"] = ", ".join(f"{shorten_name(one)} {by_function[one] / total:.0%}" for one in more)
+        beside = {
+            one: f" ({by_function[one] / working:.0%} outside of libgomp)" if working < total else "" for one in more
+        }
+        said["other functions"] = ", ".join(
+            f"{shorten_name(one)} {by_function[one] / total:.0%}{beside[one]}" for one in more
+        )
     for number, loop in enumerate(hot_loops(functions[name], inside), 1):
-        share = sum(inside[one.at] for one in loop) / total
-        said[f"loop {number}"] = f"{share:.0%} of the samples, {len(loop)} instructions"
+        said[f"loop {number}"] = f"{share(sum(inside[one.at] for one in loop))}, {len(loop)} instructions"
         said[f"loop {number} has"] = ", ".join(
             f"calls of {count}" if what == "calls" else f"{count} {what}" for what, count in _mix(loop).items()
         )

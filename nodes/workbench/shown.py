@@ -33,6 +33,7 @@ REGISTERS_A_MULTIPROCESSOR = 65_536
 THREADS_A_MULTIPROCESSOR = 2048
 _HEADER = re.compile(r"/usr/|\S*/lib/gcc/|\S*/cuda[^:]*/include/")
 """A line about the compiler's own headers, such as GCC's of AVX-512: the candidate cannot mend them."""
+_ARGUMENTS = re.compile(r"<[^<>]*>")
 _WARNING = re.compile(r"warning|performance loss", re.IGNORECASE)
 
 
@@ -250,10 +251,23 @@ def describe_probes(
         rows = [f"{key}: {value}"[:READING_CHARS] for key, value in list(readings.items())[:READINGS]]
         said.append(data(_rows(rows), f"probe {probe}"))
     said.append(data(_rows(intensity), "bytes and operations of one call"))
-    named = list(functions)
+    named = _functions(functions)
     if named:
         said.append(data(_rows(named[:READINGS]), "functions whose listing may be asked for"))
     return "\n".join(said)
+
+
+def _functions(names: Iterable[str]) -> list[str]:
+    """One line for all forms of a template: the first one's name, and how many there are beside it."""
+    forms: dict[str, list[str]] = {}
+    for name in names:
+        plain, before = name, ""
+        while before != plain:
+            before, plain = plain, _ARGUMENTS.sub("", plain)
+        forms.setdefault(plain, []).append(name)
+    return [
+        first + (f" and {len(more)} of other template arguments" if more else "") for first, *more in forms.values()
+    ]
 
 
 def listing(candidate: str, function: str, instructions: Sequence[str], first: int) -> str:

@@ -31,15 +31,27 @@ LISTING = """
 def test_the_innermost_loops_are_shown_with_their_width_and_their_chains() -> None:
     samples = Counter({0x1108: 60, 0x1114: 30, 0x1120: 5})
     said = hot_loop.summarise(LISTING, samples, Counter({"libgomp.so": 5}))
-    assert said["hottest function"] == "sums: 95% of the samples"
+    assert said["hottest function"] == "sums: 95% of the samples, 100% of those outside of libgomp"
     assert said["outside of the candidate"].startswith("libgomp.so 5% (in libgomp: threads that wait")
     assert (
-        said["loop 1"] == "60% of the samples, 3 instructions"
+        said["loop 1"] == "60% of the samples, 63% of those outside of libgomp, 3 instructions"
         and "1 vector instructions of 32 bytes" in said["loop 1 has"]
     )
     assert said["loop 1 accumulates in"] == "1 registers (ymm0): each operation waits for the one before"
-    assert said["loop 2"] == "30% of the samples, 3 instructions" and "2 fused multiply-adds" in said["loop 2 has"]
+    assert (
+        said["loop 2"].startswith("30% of the samples, 32% of those outside of libgomp")
+        and "2 fused multiply-adds" in said["loop 2 has"]
+    )
     assert said["loop 2 accumulates in"] == "2 registers (zmm2, zmm3)" and said["loop 1 1108"] == "60% add $0x20,%rax"
+
+
+def test_threads_that_wait_do_not_hide_what_the_candidate_does() -> None:
+    """Four fifths of the samples were threads that waited awake, and a loop of all the work had 15 %."""
+    listing = LISTING + "\n0000000000001200 <sort(float*)>:\n    1200:\tret\n"
+    said = hot_loop.summarise(listing, Counter({0x1108: 15, 0x1200: 4}), Counter({"libgomp.so.1": 80, "libc.so.6": 1}))
+    assert said["hottest function"] == "sums: 15% of the samples, 75% of those outside of libgomp"
+    assert said["other functions"] == "sort 4% (20% outside of libgomp)"
+    assert said["loop 1"] == "15% of the samples, 75% of those outside of libgomp, 3 instructions"
 
 
 def test_loops_that_share_their_instructions_are_shown_once() -> None:
@@ -86,6 +98,7 @@ def test_a_real_build_is_sampled_in_the_box(tmp_path: Path, monkeypatch: pytest.
         assert samples > 5 and "instructions" in said["loop 1"]
         assert int(said["CPU ns a call"].replace(",", "")) > 100
         assert said["not to be counted here"] == "cache misses"
+        assert list(said).index("not to be counted here") < list(said).index("loop 1"), "long listings are cut"
         bad = evaluator.build(evaluator.store.put("#include <cstdlib>\n" + (folder / "baseline.cpp").read_text().replace(
             "{\n    // bias", "{ abort();\n    // bias")))  # fmt: skip
         assert "could not be sampled" in hot_loop.read(bad, evaluator.facts, kernel.spec, timed)["unavailable"]

@@ -34,7 +34,7 @@ from nodes.workbench.arguments import (
     schema,
 )
 from nodes.workbench.bench import Workbench
-from nodes.workbench.shown import describe_choice
+from nodes.workbench.shown import describe_choice, describe_probes
 from nodes.workbench.variants import fastest, lead
 from tests.graph.test_coding import outside_of_marks
 
@@ -366,6 +366,20 @@ def test_the_fastest_of_several_does_not_hang_on_how_noisy_the_first_is() -> Non
     assert said.startswith(
         "[a] is the fastest of the 3 by paired samples: 1.000 times as fast as [f], 1.050 [b] over all"
     )
+
+
+def test_forms_of_a_template_are_one_line() -> None:
+    names = [
+        f"Kernel<{n}, {b}>::chunk{k}(float const*, long) const [clone .isra.0]"
+        for n in (5, 6)
+        for b in ("true", "false")
+        for k in (0, 1)
+    ]
+    names += ["sum_float32", "sum_float32._omp_fn.0", "void (anonymous namespace)::sort<8>(float*)"]
+    said = outside_of_marks(describe_probes("a" * 64, {}, [], names)), describe_probes("a" * 64, {}, [], names)
+    rows = said[1].splitlines()
+    assert sum("chunk" in row for row in rows) == 2 and names[0] + " and 3 of other template arguments" in rows
+    assert all(name in rows for name in names[-3:]) and "chunk" not in said[0]
 
 
 def test_samples_of_two_forms_count_once(bench: Workbench) -> None:
