@@ -99,6 +99,8 @@ def describe_counters(found: Mapping[str, int | str], calls: int) -> dict[str, s
         f"{name} a call": f"{count / max(calls, 1):,.0f}" for name, count in found.items() if isinstance(count, int)
     }
     lacking = [name for name, count in found.items() if not isinstance(count, int)]
+    if lacking and not said:
+        return {"hardware counters": "none can be read on this machine"}
     return said | ({"not to be counted here": ", ".join(lacking)} if lacking else {})
 
 

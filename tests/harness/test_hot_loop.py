@@ -109,6 +109,8 @@ def test_counters_are_said_by_call_and_which_there_are_none_of() -> None:
         {"instructions": 12_000, "cycles": "No such file or directory", "misses": "no"}, 4
     )
     assert said == {"instructions a call": "3,000", "not to be counted here": "cycles, misses"}
+    said = hot_loop.describe_counters({"instructions": "no", "cycles": "no"}, 4)
+    assert said == {"hardware counters": "none can be read on this machine"}
 
 
 def test_a_branch_behind_the_functions_end_that_returns_into_it_is_no_loop() -> None:
