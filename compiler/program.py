@@ -349,6 +349,11 @@ def _lowered(
         outputs[tensor.name] = _output(
             lowered, tensor, value, shapes[tensor.name], dtype_of(tensor, dtype), outputs.values()
         )
+    for one in lowered.definitions:
+        if any(not size.free_symbols <= lowered.hints.keys() for size in one.ranges):
+            raise NoProgram(
+                f"{one.origin} is of as many elements as the inputs' values say, which no kernel of the compiler's is"
+            )
     if lowered.in_scratch:
         split_long(lowered, sizes_at(symbols, traced.hints))
     for buffer in lowered.buffers if lowered.in_scratch else ():  # as computed, not as an input is stored

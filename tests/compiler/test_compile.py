@@ -84,6 +84,16 @@ def test_only_numbers_that_matter_for_the_sizes_at_hand_are_open(silu):
     assert names(norm, tokens=4096, hidden=512) == {"ITEMS", "THREADS", "TRIGGER_WHEN"}
 
 
+@pytest.mark.parametrize("counted", ["x[x > 0].sum()", "torch.nonzero(x).sum()"])
+def test_a_size_that_values_decide_is_no_program(silu, counted):
+    kernel, _ = silu
+    text = (
+        f"import torch\ndef reference(**given):\n    x = given['input'][:, ::2]\n    return {{'out': x + {counted}}}\n"
+    )
+    with pytest.raises(NoProgram, match="as many elements as the inputs' values say"):
+        source(kernel.spec, text)
+
+
 def test_an_operator_without_a_kernel_is_named(silu):
     kernel, _ = silu
     unknown = "import torch\ndef reference(**given):\n    x = given['input']\n    return {'out': torch.special.i0e(x)[:, ::2]}\n"
