@@ -28,7 +28,7 @@ def _write_number(value: object) -> object:
 
 
 Lone = BeforeValidator(_take_lone)
-Defined = Annotated[str, BeforeValidator(_write_number, json_schema_input_type=str | int | float)]
+Defined = Annotated[str, BeforeValidator(_write_number, json_schema_input_type=str | float)]
 
 
 class Edit(Frozen):
@@ -48,15 +48,15 @@ MOST_VARIANTS = 7
 
 
 class Variant(Frozen):
-    """The source, changed in a few places; or another."""
+    """The source changed, or another."""
 
     source: str = Field(default="", max_length=SOURCE_CHARS, description="another idea as a whole file")
-    of: int = Field(default=0, ge=0, lt=MOST_VARIANTS, description="a form of which variant before it (1 ...)")
+    of: int = Field(default=0, ge=0, lt=MOST_VARIANTS, description="form of that earlier variant (1 ...)")
     define: dict[str, Defined] = Field(
         default={}, max_length=16, description="NAME: value, of `#define NAME value` lines"
     )
     edits: Annotated[tuple[Edit, ...], Lone] = Field(default=(), max_length=64)
-    note: str = Field(default="", max_length=400, description="what is new in it")
+    note: str = Field(default="", max_length=400)
 
 
 class CompileArguments(Frozen):
@@ -71,7 +71,7 @@ class CompileArguments(Frozen):
     edits: Annotated[tuple[Edit, ...], Lone] = Field(
         default=(), max_length=64, description="applied to `base`, in order"
     )
-    note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
+    note: str = Field(default="", max_length=400, description="what is new, one line, for the ledger")
     variants: Annotated[tuple[Variant, ...], Lone] = Field(
         default=(), max_length=MOST_VARIANTS, description="more sources: forms of this one, or other ideas"
     )  # fmt: skip
@@ -177,7 +177,7 @@ class TryScheduleArguments(Frozen):
     record: str = Field(
         default="", max_length=SOURCE_CHARS, description="the whole schedule as JSON, in place of edits"
     )
-    note: str = Field(default="", max_length=400, description="what is new in it, one line: the ledger shows it")
+    note: str = Field(default="", max_length=400, description="what is new, one line, for the ledger")
     then: Annotated[tuple[Then, ...], Lone] = Field(default=("check", "time"), max_length=MOST_THEN, description=_THEN)
 
 

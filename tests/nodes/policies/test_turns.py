@@ -60,7 +60,7 @@ def test_who_waits_for_anothers_tool_is_not_charged_for_it() -> None:
     first.start()
     at_work.wait(10)
     threading.Timer(0.4, go_on.set).start()
-    bench._waited.s = 0.0
+    bench._call.waited_s = 0.0
     check(CheckArguments(candidate="second"), "")
     first.join()
-    assert bench._waited.s > 0.2, "what it waited is known, and taken off"
+    assert bench._call.waited_s > 0.2, "what it waited is known, and taken off"
