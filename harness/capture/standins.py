@@ -338,7 +338,7 @@ class EngineImports(importlib.abc.MetaPathFinder):
         def imported(
             name: str, names: Any = None, values: Any = None, wanted: Sequence[str] | None = (), level: int = 0
         ) -> Any:
-            if level or name.partition(".")[0] not in self.exchanged:  # asked first: from Python 3.12 on a Path imports
+            if level or name.partition(".")[0] not in self.exchanged:
                 return known(name, names, values, wanted, level)
             if self.is_own(str((names or {}).get("__file__") or "")) == self.shows_theirs:
                 return known(name, names, values, wanted, level)

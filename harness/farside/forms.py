@@ -469,7 +469,7 @@ def use_prebuilt(extensions: Path) -> None:
 
 
 def load_module(made: Path, device: str) -> types.ModuleType:
-    """The candidate's module, which defines ModelNew. Raises Refused."""
+    """The candidate's module, which defines ModelNew. Raises CandidateRefused."""
     extensions = made / "extensions"
     if extensions.is_dir():
         use_prebuilt(extensions)

@@ -334,7 +334,7 @@ def find_peculiar(
 
 
 def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any) -> Any:
-    """What the message's `problem` asks for, by the modules forms and kernelbench. Raises Refused."""
+    """What the message's `problem` asks for, by the modules forms and kernelbench. Raises CandidateRefused."""
     import torch
 
     problem = message["problem"]

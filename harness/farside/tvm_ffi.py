@@ -152,7 +152,7 @@ def count_of(library: ctypes.CDLL, runtime: ctypes.CDLL, name: str) -> int | Non
 
 
 def form(forms: Any, path: str, signature: Any, *, gpu: bool) -> Any:
-    """The form of the library's function for the entry, or for the entry and a dtype. Raises Refused."""
+    """The form of the library's function for the entry, or for the entry and a dtype. Raises CandidateRefused."""
     library = ctypes.CDLL(path)
     runtime = ctypes.CDLL("libtvm_ffi.so")  # it is loaded: the library needs it
     known = {}

@@ -259,7 +259,7 @@ def _not_slowed(
 def _checked_again(
     session: EvaluationSession, request: ComparisonRequest, workloads: tuple[Workload, ...]
 ) -> list[Check]:
-    """The process that was timed has made thousands of calls since it was checked. Raises SideFailure where it is wrong now."""
+    """The process that was timed has made thousands of calls since it was checked. Raises ArmFailure where it is wrong now."""
     if request.itself or not workloads or session.rules.is_model(request.build.candidate):
         return []
     found, fault = collect_checks(verification.checks_of_an_old_process(session, request.build, workloads))
@@ -302,7 +302,7 @@ def time_baseline_beside(verdict: Verdict, other: Verdict) -> Verdict:
 @resting()
 def measure_other_contexts(session: EvaluationSession, request: ComparisonRequest) -> OtherContexts:
     """The hot cases of the visible suite behind and before other neighbours: as few samples as there may be, since they decide nothing, and
-    without long ones. Raises SideFailure."""
+    without long ones. Raises ArmFailure."""
     timings: list[Timing] = []
     suites: dict[TimingContext, Suite] = {}
     session.pool.match(request.build.candidate, request.rivals.values())
@@ -533,7 +533,7 @@ def _fairly(session: EvaluationSession, request: ComparisonRequest, case: Case, 
 def _of_one_case(
     session: EvaluationSession, request: ComparisonRequest, case: Case, result: ComparisonTimes
 ) -> TimedCase:
-    """What all its comparisons say. Raises SideFailure where the candidate is far faster than light."""
+    """What all its comparisons say. Raises ArmFailure where the candidate is far faster than light."""
     workload, cache, on = case
     raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
     taken = samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
@@ -557,7 +557,7 @@ def _of_one_case(
 def _light_us(
     session: EvaluationSession, request: ComparisonRequest, case: Case, result: ComparisonTimes
 ) -> float | None:
-    """The bound of this case, no more than the baseline takes. Raises SideFailure for a candidate that is far below it.
+    """The bound of this case, no more than the baseline takes. Raises ArmFailure for a candidate that is far below it.
 
     Beside other neighbours than ordinary ones it is asked for only where the candidate could be: seven kernels are timed for it.
     """

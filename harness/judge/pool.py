@@ -146,7 +146,7 @@ class Pool:
 
     @contextmanager
     def guarding_memory(self, candidate: str) -> Iterator[None]:
-        """Raises SideFailure where that candidate has taken the GPU's memory, whatever failed of it or nothing did.
+        """Raises ArmFailure where that candidate has taken the GPU's memory, whatever failed of it or nothing did.
 
         No limit on a GPU's memory by process exists: one that takes it all makes us, the baseline or the next fail. A problem's
         own Model may take what it needs.

@@ -411,7 +411,7 @@ class EvaluationSession(BuildPlace, abc.ABC):
         return comparison.pair if prepared else Arm(PAIR, worker, PAIR)
 
     def make_arm(self, name: str, build: Build) -> Arm:
-        """Raises SideFailure where its process cannot load."""
+        """Raises ArmFailure where its process cannot load."""
         try:
             return Arm(name, self.pool.get(build))
         except WorkerFailure as fault:

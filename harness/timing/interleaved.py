@@ -147,7 +147,7 @@ def run(
 
     `sides[0]` is what the others are compared with. Calls of the sides named in `check` are looked at. `pair`: the side
     whose time is taken off all others'. Without `confirm` a side that seems to be faster is held against our clock by the samples that
-    there are, without long ones: in a comparison that decides nothing. `turned`: the last side is prepared first. Raises SideFailure naming the contestant that failed.
+    there are, without long ones: in a comparison that decides nothing. `turned`: the last side is prepared first. Raises ArmFailure naming the contestant that failed.
     """
     protocol = comparison.protocol
     least, most = blocks or protocol.blocks
@@ -238,7 +238,7 @@ def find_fastest_us(comparison: ABComparison, arms: list[Arm], pair: Arm | None,
 
 
 def _blaming(arm: Arm, action: Callable[[Arm], Returned]) -> Returned:
-    """What the action makes of the side. Raises SideFailure where its worker fails."""
+    """What the action makes of the side. Raises ArmFailure where its worker fails."""
     try:
         return action(arm)
     except WorkerFailure as failure:

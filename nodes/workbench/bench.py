@@ -104,7 +104,7 @@ class Workbench:
     # --- names ---------------------------------------------------------------------------------------------------
 
     def source(self, name: str, last: str) -> str:
-        """The hash of a source by the name that a model gives it. Raises Refused."""
+        """The hash of a source by the name that a model gives it. Raises ToolRefused."""
         name = name.strip().strip("[]").lower()
         if not name:
             if not last:
@@ -341,7 +341,7 @@ class Workbench:
         return verdict
 
     def _cases(self, labels: Sequence[str], caches: Sequence[Cache]) -> list[Case]:
-        """Raises Refused for a label that is none of the visible workloads'."""
+        """Raises ToolRefused for a label that is none of the visible workloads'."""
         known = {workload.label: workload for workload in self.evaluator.suite()}
         if [label.strip().lower() for label in labels] == ["all"]:
             labels = [workload.label for workload in self.evaluator.suite() if workload.timed]
@@ -421,7 +421,7 @@ class Workbench:
         return ToolResult(text=shown.lines(text, f"{asked.what} {name}", asked.first_line), candidate=candidate)
 
     def _known(self, asked: ReadArguments) -> str:
-        """The page of that name; without one what is known of such kernels, and the names of all pages. Raises Refused."""
+        """The page of that name; without one what is known of such kernels, and the names of all pages. Raises ToolRefused."""
         name = asked.name.strip().lower()
         if not name:
             known = knowledge(self.spec, self.evaluator.facts, families_of(self.spec, self.reference))
