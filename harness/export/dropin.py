@@ -86,12 +86,9 @@ def export(
     context["programmatic"] = device == "cuda" and PROGRAMMATIC in source
     context |= {"summary": kernel.spec.summary, "version": VERSION, "headline": headline(evidence)}
     context["reference_axes"] = sorted(kernel.reference_axes())
-    of_dtype = next(
-        (f'tensors["{t.name}"].dtype' for t in kernel.spec.tensors if t.dtype == "T"), f"torch.{kernel.spec.dtypes[0]}"
-    )
     tested = cases(kernel.spec, device)
     context |= {
-        "told_dtype": of_dtype if kernel.reference_asks_dtype else "",
+        "told_dtype": kernel.reference_asks_dtype,
         "library": kernel.spec.library or "",
         "cases": [_case(kernel, workload) for workload in tested],
         "gapped": [
@@ -254,16 +251,18 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
         "symbols": {dtype: list(spec.entry_names(dtype)) for dtype in spec.dtypes},
         "ctypes": [*(_ctype(a) for a in spec.arguments), *(["ctypes.c_void_p"] if device == "cuda" else [])],
         "leader": leader.name,
-        "tensors": [_tensor(t, leader) for t in tensors],
-        "outputs": [_tensor(t, leader) for t in spec.outputs],
-        "made": [_tensor(t, leader) for t in spec.poisoned],
+        "dtype": _dtype_of(spec, tensors),
+        "tensors": [_tensor(t) for t in tensors],
+        "made": [_tensor(t) | {"made_dtype": _dtype_of(spec, spec.inputs, t.dtype)} for t in spec.poisoned],
         "late": sorted(late),
+        "written": [t.name for t in written],
+        "never_empty": [axis for axis in spec.axes if axis not in spec.zeros],
         "inference": [f"{axis} = {code}" for axis, code in (found | late).items()],
         "wrapper_inference": [f"{axis} = {code}" for axis, code in found.items()] if spec.poisoned else [],
         "parameters": [*typed, *settings],
         "wrapper_parameters": [
             *(f"{t.name}: torch.Tensor" for t in spec.inputs),
-            *(f"{name}: int" for name in asked),
+            *(f"{name}: int" for name in (*asked, *late)),
             *(f"{t.name}: torch.Tensor | None = None" for t in spec.poisoned),
             *settings,
         ],
@@ -276,6 +275,7 @@ def describe(spec: Spec, device: Device) -> dict[str, Any]:
         "tensor_names": [t.name for t in tensors],
         "asked_names": asked,
         "asked_values": "".join(f', case[1]["{name}"]' for name in asked),
+        "late_values": "".join(f', case[1]["{name}"]' for name in late),
         "used": [(t.name, t.used) for t in spec.outputs if t.used is not None],
         "call": [*(f"_at_{a.name}" if isinstance(a, Tensor) else a.name for a in spec.arguments), *stream],
         "apart": [
@@ -314,17 +314,21 @@ def infer(spec: Spec, tensors: tuple[Tensor, ...]) -> dict[str, str]:
     return found
 
 
-def _tensor(tensor: Tensor, leader: Tensor) -> dict[str, Any]:
-    fixed = f"torch.{tensor.dtype}"
+def _dtype_of(spec: Spec, tensors: tuple[Tensor, ...], dtype: str = "T") -> str:
+    """Python that says a dtype; the workload's by one of these tensors that has it, else by the only one or the first of the spec's."""
+    if dtype != "T":
+        return f"torch.{dtype}"
+    return next((f"{t.name}.dtype" for t in tensors if t.dtype == "T"), f"torch.{spec.dtypes[0]}")
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "role": tensor.role,
         "rank": len(tensor.shape),
         "shape": f"({', '.join(tensor.shape)}{',' * (len(tensor.shape) == 1)})",
         "strides": f"({', '.join(tensor.strides)}{',' * (len(tensor.strides) == 1)})" if tensor.strides else "",
-        "dtype": "_dtype" if tensor.dtype == "T" else fixed,
-        "dtype_of_leader": f"{leader.name}.dtype" if tensor.dtype == "T" else fixed,
-        "ulps": tensor.ulps,
+        "dtype": "_dtype" if tensor.dtype == "T" else f"torch.{tensor.dtype}",
     }
 
 
