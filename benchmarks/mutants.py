@@ -48,6 +48,7 @@ TESTS = {
     "harness/timing/mixtures.py": ("harness/test_company.py", "harness/test_timing.py"),
     "harness/judge/search.py": ("harness/test_bands.py", "harness/test_evaluate.py"),
     "harness/judge/comparisons.py": ("harness/test_contests.py", "harness/test_evaluate.py"),
+    "harness/judge/series.py": ("harness/test_contests.py", "harness/test_evaluate.py"),
     "harness/checks/crossings.py": ("harness/test_crossings.py",),
     "harness/judge/many_calls.py": ("harness/test_module_state.py", "harness/test_evaluate.py", "cheats/test_cheats.py"),
     "harness/judge/verification.py": (

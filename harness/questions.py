@@ -20,10 +20,11 @@ from harness.checks.drawing import distributions
 from harness.judge import comparisons, draws, quick, search, staging, verification
 from harness.judge.bands import Ratios
 from harness.judge.builds import Brought, BuildPlace, compile_build, place_build
-from harness.judge.comparisons import Case, ComparisonRequest, OtherContexts
+from harness.judge.comparisons import OtherContexts
 from harness.judge.draws import Drawn
 from harness.judge.quick import Quick
 from harness.judge.search import Tuned, VariantRatios
+from harness.judge.series import Case, ComparisonRequest
 from harness.judge.session import EvaluationSession, MissingTool
 from harness.judge.tunables import bake
 from harness.records import Build, DeviceFacts, Outcome, Verdict

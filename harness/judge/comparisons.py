@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -13,12 +12,13 @@ from typing import Any
 from pydantic import Field
 
 from harness import device
-from harness.judge import module_checks, verification
+from harness.judge import module_checks, series, verification
 from harness.judge.calls import collect_checks
+from harness.judge.series import Case, ComparisonRequest
 from harness.judge.session import CACHES, EvaluationSession
 from harness.processes.spares import resting
 from harness.processes.worker import WorkerFailure
-from harness.records import Build, Cache, Check, Comparison, Interval, Outcome, Suite, Timing, TimingContext, Verdict
+from harness.records import Check, Comparison, Interval, Outcome, Suite, Timing, TimingContext, Verdict
 from harness.timing import clocks, comparison, load, roofs, samples, speed_of_light
 from harness.timing.interleaved import ComparisonTimes
 from harness.timing.sampling import PROTOCOLS, Arm, ArmFailure
@@ -26,19 +26,6 @@ from kernels.spec import Frozen, Workload, expression
 
 ELSEWHERE: tuple[TimingContext, ...] = ("pdl", "alone")
 """Timing contexts that are measured beside `plain`, the one that decides."""
-SMALL_GAINS = (0.15, 0.05)
-"""Shares of the ratio below which FASTER or SLOWER is timed once more in fresh processes, the same for all cases, and
-all count alike: of 567 comparisons of a binary with itself on an H200 ten were SLOWER as long as their two processes
-lived, by 3 to 11 %, nine of them cold; of 216 cases that were timed twice one still was, by 3.5 %."""
-UNLIKE = 1.15
-"""Quotient of a workload's cold and hot ratios from which on FASTER is timed once more, and SLOWER always is: two of 54
-comparisons of a binary with itself on an H200 were SLOWER, by 23 and 34 %, cold and not hot."""
-BEYOND_CHANCE = {"cuda": {"cold": 2.0, "hot": 1.25}, "cpu": {"cold": 2.0, "hot": 2.0}}
-"""A case that is FASTER is not timed once more for being unlike where its interval lies above this, by device: what chance has said on a GPU was
-a third where the cache was cold and, once of 567 times, at most 11 % where it was hot, and no more of it takes FASTER away."""
-RIVAL_TRIES = 3
-"""Comparisons in fresh processes before a rival that fails ends the run: a busy machine has accused an incumbent
-once; a baseline that fails thrice has a fault."""
 ALONE_TRIES = 3
 ALONE_BLOCKS = 5
 """Blocks of samples of a baseline that is timed alone: that it is slowed by a tenth shows in so few."""
@@ -49,37 +36,9 @@ SLOWED_TRIES, ACCUSED = 2, 1.2
 """Times that a slowed baseline is measured again, and the ratio from which on the candidate is accused of it. Eager
 torch's losses of two 2 GB inputs took 11 % longer beside an honest draft than alone, each time (H200); nobody gains
 by that, since the baseline counts as it is alone."""
-GO_ON_S = {"cuda": 4.0, "cpu": 12.0}
-"""Seconds that cases go on which nearly say FASTER, in a measurement of a suite, by device. Beside itself a kernel on a CPU that others used
-had intervals 9.6 % wide, in which 5 % are not found. On an H200 a process may be slower where the cache is cold, as long as it lives: of 30 cases
-of a kernel that was 5 % faster five were UNCLEAR by one such series of two or three, and two SLOWER."""
-NEARLY, ROOM, LONGEST = 0.5, 0.25, 8
-"""Such a case's median lies beyond so much of the margin. It gets the samples by which its interval would clear the margin, were its
-median that or at least so much of the margin beyond it; in one series at most so many times those that it had first."""
 NO_GRAPH = "cannot be captured in a CUDA graph; timed with plain launches"
 BY_CPU = "its ratio is of CPU time, since other processes interrupted what the clock shows"
 EXACTLY_ONE = Interval(median=1, low=1, high=1)
-Case = tuple[Workload, Cache, TimingContext]
-
-
-@dataclass(frozen=True)
-class ComparisonRequest:
-    """Who is timed beside whom."""
-
-    build: Build
-    """The candidate's build."""
-    rivals: dict[str, str]
-    """Hashes of the sources it is compared with, by name: `baseline` and perhaps `incumbent`."""
-
-    @property
-    def itself(self) -> bool:
-        """The baseline is the candidate: nothing stands beside it, and it is 1.0x by definition."""
-        return self.build.candidate == self.rivals["baseline"]
-
-    @property
-    def mine(self) -> str:
-        """The side that is judged."""
-        return "baseline" if self.itself else "candidate"
 
 
 @dataclass(frozen=True)
@@ -125,7 +84,7 @@ def measure_suite(
     """
     start, others = time.perf_counter(), load.LoadWatch()
     session.pool.match(request.build.candidate, request.rivals.values())
-    _begin_young(session, request)
+    series.begin_young(session, request)
     order = session.suite(held_out=held_out)
     workloads = [workload for workload in order if workload.timed]
     if any(roofs.weighs(session.spec, workload) for workload in workloads):
@@ -246,7 +205,7 @@ def _not_slowed(
             break
         if tries < SLOWED_TRIES:
             session.say(f"timing again: {slowed.says}")
-            _anew(session, request)
+            series.begin_anew(session, request)
         elif slowed.by > ACCUSED and session.device == "cuda":  # on a CPU it may be anybody
             raise ArmFailure("candidate", Outcome.CHEATED, slowed.says)
         else:
@@ -271,7 +230,7 @@ def _as_alone(session: EvaluationSession, one: TimedCase, slowed: SlowedBaseline
     """The case with the baseline's time as it is without the candidate."""
     timing, gain = one.timing, one.timing.speedup
     gain = Interval(median=gain.median / slowed.by, low=gain.low / slowed.by, high=gain.high / slowed.by)
-    said = _said(session, gain)
+    said = series.conclude(session, gain)
     update = {
         "baseline_us": timing.baseline_us / slowed.by,
         "speedup": gain,
@@ -308,12 +267,15 @@ def measure_other_contexts(session: EvaluationSession, request: ComparisonReques
     for on in ELSEWHERE:
         cases: list[Case] = [(one, "hot", on) for one in session.suite() if one.timed and "hot" in session.caches(one)]
         least = PROTOCOLS[session.device].blocks[0]
-        taken = [(case, _fairly(session, request, case, blocks=(least, least), confirm=False)) for case in cases]
+        taken = [
+            (case, series.compare_fairly(session, request, case, blocks=(least, least), confirm=False))
+            for case in cases
+        ]
         found = [_of_one_case(session, request, case, result) for case, result in taken]
         timings += [one.timing for one in found]
         if found:
             interval = comparison.geometric_mean([one.speedups for one in found])
-            suites[on] = Suite(speedup=interval, comparison=_said(session, interval))
+            suites[on] = Suite(speedup=interval, comparison=series.conclude(session, interval))
     return OtherContexts(timings=tuple(timings), suites=suites)
 
 
@@ -336,16 +298,16 @@ def suite_of(
     if not ratios:
         return None
     interval = _mean(ratios, timings)
-    said, why = _said(session, interval), ""
+    said, why = series.conclude(session, interval), ""
     if lengths:
-        series = [comparison.split(*one) for one in zip(ratios, lengths, strict=True)]
-        whole = [_mean(list(cases), timings).median for cases in zip(*series, strict=False)]
+        each = [comparison.split(*one) for one in zip(ratios, lengths, strict=True)]
+        whole = [_mean(list(cases), timings).median for cases in zip(*each, strict=False)]
         if len(whole) >= comparison.LEAST_SERIES:
             apart = comparison.series_interval([[ratio] for ratio in whole])
             low, high = min(interval.low, apart.low), max(interval.high, apart.high)
             interval = Interval(median=interval.median, low=low, high=high)
-            said = _said(session, interval)
-        elif _may_be_chance(session, interval):
+            said = series.conclude(session, interval)
+        elif series.may_be_chance(session, interval):
             said = Comparison.UNCLEAR
     cold = [(samples, timed) for samples, timed in zip(ratios, timings, strict=True) if timed.cache == "cold"]
     margin = comparison.MARGIN[session.device]
@@ -356,177 +318,15 @@ def suite_of(
 
 
 def _mean(ratios: list[list[float]], timings: list[Timing]) -> Interval:
-    """Ratio of the weighted calls' time where workloads have weights, else the geometric mean."""
-    if not all(timed.workload.weight for timed in timings):
-        return comparison.geometric_mean(ratios)
-    return comparison.weigh(ratios, [timed.time_us * (timed.workload.weight or 0.0) for timed in timings])
-
-
-def _said(session: EvaluationSession, interval: Interval) -> Comparison:
-    return comparison.compare(interval, comparison.MARGIN[session.device])
+    return series.mean(ratios, [timed.workload for timed in timings], [timed.time_us for timed in timings])
 
 
 def time_cases(
     session: EvaluationSession, request: ComparisonRequest, cases: list[Case], contests: int = 1
 ) -> list[TimedCase]:
-    """Each case by `contests` comparisons, and by one or two more where they say FASTER or SLOWER and chance may have said it, or
-    where chance may have kept the first from saying FASTER.
-
-    Of as many samples as the first, or the longer of two that disagree would decide. Raises ArmFailure.
-    """
-    # By itself it is 1.0x by definition: what a call takes is all that more samples could say.
-    least = PROTOCOLS[session.device].blocks[0]
-    how = {"blocks": (least, least)} if request.itself else {}
-    # In any order, as what follows is: that it is a process's first case tells nobody that its calls are no others' beside.
-    first = {at: _fairly(session, request, cases[at], **how) for at in random.sample(range(len(cases)), len(cases))}
-    results = [first[at] for at in range(len(cases))]
-    once = [result.samples for result in results]
-    for turn, limit in enumerate((*SMALL_GAINS, *[0.0] * (contests - 1 - len(SMALL_GAINS))), start=1):
-        far_off = _find_far_off(session, request, cases, results) if turn == 1 else set()
-        again = [
-            at
-            for at, result in enumerate(results)
-            if turn < contests
-            or at in far_off
-            or _says_little(session, request, result, limit)
-            or _has_few_series(session, result, result.speedup(request.mine))
-            or (turn == 1 and _is_undecided(session, request, result))
-        ]
-        if again:
-            _anew(session, request)
-        for at in again:
-            blocks = (once[at], once[at])
-            results[at] = results[at].join(_fairly(session, request, cases[at], blocks=blocks))
-    _go_on(session, request, cases, results, once)
-    _repeat_all(session, request, cases, results, once)
+    """Each case by `contests` comparisons or more (series.time_series). Raises ArmFailure."""
+    results = series.time_series(session, request, cases, contests)
     return [_of_one_case(session, request, case, result) for case, result in zip(cases, results, strict=True)]
-
-
-def _says_little(session: EvaluationSession, request: ComparisonRequest, result: ComparisonTimes, limit: float) -> bool:
-    gain = result.speedup(request.mine)
-    return _said(session, gain) in (Comparison.FASTER, Comparison.SLOWER) and abs(gain.median - 1) < limit
-
-
-def _may_be_chance(session: EvaluationSession, gain: Interval) -> bool:
-    """Whether FASTER or SLOWER is said by no more than what one series has said of a kernel beside itself."""
-    most = BEYOND_CHANCE[session.device]["cold"]
-    return _said(session, gain) in (Comparison.FASTER, Comparison.SLOWER) and 1 / most <= gain.high and gain.low <= most
-
-
-def _has_few_series(session: EvaluationSession, result: ComparisonTimes, gain: Interval) -> bool:
-    """Whether that FASTER or SLOWER may be chance, since too few series have shown how far they are apart."""
-    return result.by_series and len(result.lengths) < comparison.LEAST_SERIES and _may_be_chance(session, gain)
-
-
-def _repeat_all(
-    session: EvaluationSession,
-    request: ComparisonRequest,
-    cases: list[Case],
-    results: list[ComparisonTimes],
-    once: list[int],
-) -> None:
-    """Where others use the CPU: all cases until each has LEAST_SERIES series, while all together say FASTER or SLOWER and chance may have said it."""
-    while not request.itself and any(result.by_series for result in results):
-        fewest = min(len(result.lengths) for result in results)
-        all_ratios = [[result.ratios[request.mine] for result in results], [_against(request, one) for one in results]]
-        said = [comparison.geometric_mean(ratios) for ratios in all_ratios if all(ratios)]
-        if fewest >= comparison.LEAST_SERIES or not any(_may_be_chance(session, gain) for gain in said):
-            return
-        _anew(session, request)
-        few = [at for at, result in enumerate(results) if len(result.lengths) == fewest]
-        for at in random.sample(few, len(few)):
-            results[at] = results[at].join(_fairly(session, request, cases[at], blocks=(once[at], once[at])))
-
-
-def _is_undecided(session: EvaluationSession, request: ComparisonRequest, result: ComparisonTimes) -> bool:
-    """Whether the median is FASTER and the interval too wide for it: of ten kernels that were 5 % faster on an H200 half stayed so."""
-    gain = result.speedup(request.mine)
-    return _said(session, gain) is Comparison.UNCLEAR and gain.median > 1 + comparison.MARGIN[session.device]
-
-
-def _go_on(
-    session: EvaluationSession,
-    request: ComparisonRequest,
-    cases: list[Case],
-    results: list[ComparisonTimes],
-    once: list[int],
-) -> None:
-    """More series for the cases that nearly say FASTER, each in fresh processes, as long as there is time for what they need: those
-    that need least come first. `results` are changed in place; `once`: the samples that each had first."""
-    left_s = GO_ON_S[session.device]
-    while not request.itself:
-        unlike = _find_unlike(session, request, cases, results)
-        needed = {at: _samples_needed(session, request, one) for at, one in enumerate(results) if at not in unlike}
-        costs = {at: count * results[at].seconds / results[at].samples for at, count in needed.items() if count}
-        at = min(costs, key=lambda one: costs[one], default=None)
-        if at is None or costs[at] > left_s:
-            return
-        _anew(session, request)
-        count = max(once[at], min(needed[at], LONGEST * once[at]))
-        found = _fairly(session, request, cases[at], blocks=(count, count))
-        left_s -= found.seconds
-        results[at] = results[at].join(found)
-
-
-def _samples_needed(session: EvaluationSession, request: ComparisonRequest, result: ComparisonTimes) -> int:
-    """How many samples more would make FASTER of a case that nearly is; 0 where it is decided, or is not near."""
-    gain, margin = result.speedup(request.mine), comparison.MARGIN[session.device]
-    if _said(session, gain) is not Comparison.UNCLEAR or gain.median <= 1 + NEARLY * margin:
-        return 0
-    if result.by_series:
-        series = comparison.split(result.ratios[request.mine], result.lengths)
-        return comparison.series_needed(series, margin) * result.lengths[0]
-    room = max(gain.median - (1 + margin), ROOM * margin)
-    return math.ceil(result.samples * (((gain.median - gain.low) / room) ** 2 - 1)) or 1
-
-
-def _find_unlike(
-    session: EvaluationSession, request: ComparisonRequest, cases: list[Case], results: list[ComparisonTimes]
-) -> set[int]:
-    """On a GPU, indices of cases whose ratio is far from that of the same workload in another state of the cache: one process was unlucky, and
-    who goes on until another one is would find gains that are none."""
-    return _far_apart(request, cases, results) if session.device == "cuda" else set()
-
-
-def _far_apart(request: ComparisonRequest, cases: list[Case], results: list[ComparisonTimes]) -> set[int]:
-    """Indices of cases whose ratio is far from that of the same workload in another state of the cache."""
-    gains, found = [result.speedup(request.mine).median for result in results], set()
-    for at, (workload, _, on) in enumerate(cases):
-        states = [gains[i] for i, (what, _, where) in enumerate(cases) if (what, where) == (workload, on)]
-        if max(states) > UNLIKE * min(states):
-            found.add(at)
-    return found
-
-
-def _find_far_off(
-    session: EvaluationSession, request: ComparisonRequest, cases: list[Case], results: list[ComparisonTimes]
-) -> set[int]:
-    """Indices of cases that say SLOWER, or FASTER by another ratio than the same workload in another state of the cache."""
-    apart, found = _far_apart(request, cases, results), set()
-    for at, ((_, cache, _), result) in enumerate(zip(cases, results, strict=True)):
-        gain = result.speedup(request.mine)
-        said = _said(session, gain)
-        unlike = at in apart and gain.low <= BEYOND_CHANCE[session.device][cache]
-        if said is Comparison.SLOWER or (said is Comparison.FASTER and unlike):
-            found.add(at)
-    return found
-
-
-def _fairly(session: EvaluationSession, request: ComparisonRequest, case: Case, **how: Any) -> ComparisonTimes:
-    """`compare_case`, and again where a rival failed: it has passed before, so a fresh process of it gets the doubt."""
-    workload, cache, on = case
-    name, tries = f"{workload.label}, {cache}{'' if on == 'plain' else f', {on}'}", 1
-    session.say(f"timing {name}")
-    while True:
-        try:
-            with session.pool.guarding_memory(request.build.candidate):
-                return compare_case(session, request, case, **how)
-        except ArmFailure as fault:
-            if fault.arm not in request.rivals or tries == RIVAL_TRIES:
-                raise
-            tries += 1
-            session.say(f"timing {name} again: {fault.arm}: {fault.reason}")
-            session.pool.drop(request.rivals[fault.arm])
 
 
 def _of_one_case(
@@ -537,7 +337,7 @@ def _of_one_case(
     raw = {side: tuple(seconds) for side, seconds in result.raw.items()}
     taken = samples.Samples(workload=workload, cache=cache, company=on, seconds=raw)
     samples.save(session.store, request.build.candidate, taken)
-    against = _against(request, result)
+    against = series.against(request, result)
     more: dict[str, Any] = {}
     if against:
         more["incumbent_us"] = result.median_us["incumbent"]
@@ -546,7 +346,7 @@ def _of_one_case(
         session, request, case, result, light_us=_light_us(session, request, case, result),
         note="; ".join(note for told, note in ((not result.graph[request.mine], NO_GRAPH), (result.by_cpu, BY_CPU)) if told), **more,
     )  # fmt: skip
-    if _has_few_series(session, result, timing.speedup):
+    if series.has_few(session, result, timing.speedup):
         timing = timing.model_copy(update={"comparison": Comparison.UNCLEAR})
     return TimedCase(
         timing, result.checks[request.mine], result.ratios[request.mine], against, result.lengths, result.by_series
@@ -575,19 +375,13 @@ def _light_us(
     return light_us
 
 
-def _against(request: ComparisonRequest, result: ComparisonTimes) -> list[float]:
-    if request.itself or "incumbent" not in request.rivals:
-        return []
-    return [c / i for c, i in zip(result.ratios[request.mine], result.ratios["incumbent"], strict=True)]
-
-
 def timing_of(
     session: EvaluationSession, request: ComparisonRequest, case: Case, result: ComparisonTimes, **more: Any
 ) -> Timing:
     """What a comparison's result says of its case; `more` fields of the Timing."""
     workload, cache, on = case
     interval = EXACTLY_ONE if request.itself else result.speedup(request.mine)
-    against = _against(request, result)
+    against = series.against(request, result)
     return Timing(
         workload=workload,
         cache=cache,
@@ -595,7 +389,7 @@ def timing_of(
         baseline_us=result.median_us["baseline"],
         time_us=result.median_us[request.mine],
         speedup=interval,
-        comparison=_said(session, interval),
+        comparison=series.conclude(session, interval),
         against_incumbent=result.interval(against) if against else None,
         moved_bytes=session.moved_bytes(workload),
         flops=expression(session.spec.flops, workload.axes) or None,
@@ -606,53 +400,6 @@ def timing_of(
         others=round(result.others, 3),
         **more,
     )
-
-
-def compare_case(session: EvaluationSession, request: ComparisonRequest, case: Case, **how: Any) -> ComparisonTimes:
-    """One comparison of the rivals and, unless it is the baseline, the candidate, whose calls are looked at."""
-    builds = {name: session.build(rival) for name, rival in request.rivals.items()}
-    if not request.itself:
-        builds["candidate"] = request.build
-    for name, build in builds.items():
-        try:  # at a size that no agent sees it was done where that was verified: on a cluster maybe on another machine
-            session.compile_ahead(build, case[:1])
-        except WorkerFailure as fault:
-            raise ArmFailure(name, fault.outcome, fault.reason) from None
-    order = list(reversed(builds)) if session.turned else list(builds)
-    session.pool.begin([builds[name] for name in order])
-    made = {name: session.make_arm(name, builds[name]) for name in order}
-    arms = [made[name] for name in builds]
-    # Now, since what a process needs compiled before it starts is called in the same memory: a Triton baseline that nobody had verified was
-    # compiled for behind this, and the candidate CHEATED by what lay in its guards.
-    comparison = session.open_comparison(*case)
-    if not request.itself:
-        comparison.evidence = session.chance_evidence(request.build.candidate, case[0])
-    return session.run(comparison, arms, check=(request.mine,), turned=session.turned, **how)
-
-
-def _anew(session: EvaluationSession, request: ComparisonRequest) -> None:
-    """Fresh processes: what a pair of them has by chance, both keep as long as they live.
-
-    And of one age: an old process has large blocks at hand that a new one asks the kernel for at every call, so a numpy
-    function was 5 to 10 % slower than itself from an Evaluator's second verdict on. Who is begun and prepared first takes turns: of 39 series
-    of a kernel of 2.1 us with itself, cold, in whole verdicts on an H100 in which the baseline always was, the other side was slower by 50 to 140 ns a call in
-    17 and the baseline in none. On an H200 neither was in 72 pairs of processes that nobody had checked, in any order.
-    """
-    session.turned = not session.turned
-    for one in (*request.rivals.values(), request.build.candidate):
-        session.pool.drop(one)
-
-
-def _begin_young(session: EvaluationSession, request: ComparisonRequest) -> None:
-    """Fresh processes before the first case where they begin soon: on a CPU all, on a GPU those of native sources.
-
-    A process that was checked has made calls and mapped memory that the other has not. On an H200 its cold calls of 2 and 4 us took 77 to 174 ns
-    more, once 2.4 us, in 9 of 42 first series of a kernel beside itself, and the baseline's in none.
-    """
-    if session.device == "cpu" or all(
-        map(session.pool.is_native, [request.build, *map(session.build, request.rivals.values())])
-    ):
-        _anew(session, request)
 
 
 def _compare_alone(session: EvaluationSession, request: ComparisonRequest, timed: Timing) -> SlowedBaseline | None:
@@ -674,7 +421,7 @@ def _compare_alone(session: EvaluationSession, request: ComparisonRequest, timed
         session.pool.drop(baseline)  # some kernels have two speeds, and which one it is depends on the process
         if session.device == "cpu":
             case: Case = (timed.workload, timed.cache, "plain")
-            again = compare_case(session, request, case, blocks=(ALONE_BLOCKS, ALONE_BLOCKS), confirm=False)
+            again = series.compare_case(session, request, case, blocks=(ALONE_BLOCKS, ALONE_BLOCKS), confirm=False)
             beside_us = min(beside_us, again.median_us["baseline"])
             session.pool.drop(request.build.candidate)
     at = f"at {timed.workload.label}, {timed.cache}"

@@ -13,8 +13,8 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from harness.judge import comparisons
-from harness.judge.comparisons import ComparisonRequest
+from harness.judge import comparisons, series
+from harness.judge.series import ComparisonRequest
 from harness.judge.session import EvaluationSession
 from harness.processes.spares import resting
 from harness.processes.worker import WorkerFailure
@@ -144,7 +144,7 @@ class _NotTimed(Exception):
 
 
 def _fairly(
-    session: EvaluationSession, request: ComparisonRequest, case: comparisons.Case, blocks: tuple[int, int]
+    session: EvaluationSession, request: ComparisonRequest, case: series.Case, blocks: tuple[int, int]
 ) -> ComparisonTimes:
     """One comparison. Whose clock is disbelieved is timed again in fresh processes, and accused only on a quiet machine.
 
@@ -155,7 +155,7 @@ def _fairly(
         others = load.LoadWatch()
         try:
             with session.pool.guarding_memory(request.build.candidate):
-                return comparisons.compare_case(session, request, case, blocks=blocks, confirm=False)
+                return series.compare_case(session, request, case, blocks=blocks, confirm=False)
         except ArmFailure as failure:
             fault = failure
         except WorkerFailure as failure:

@@ -23,7 +23,7 @@ from pydantic import Field
 
 from harness.judge import bands
 from harness.judge.bands import Key, Ratios, Split, score
-from harness.judge.comparisons import Case
+from harness.judge.series import Case
 from harness.judge.session import EvaluationSession
 from harness.judge.tunables import Tunable, bake, tunables
 from harness.judge.variants import measure_ratios

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from harness.checks.layout import Layout
 from harness.judge import verification
 from harness.judge.bands import Ratios
-from harness.judge.comparisons import Case
+from harness.judge.series import Case
 from harness.judge.session import EvaluationSession
 from harness.judge.tunables import bake
 from harness.processes.spares import resting

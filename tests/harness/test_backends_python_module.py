@@ -18,7 +18,8 @@ from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.farside.forms import take_inputs
 from harness.farside.python_worker import LIBRARY_KERNEL
-from harness.judge.comparisons import BASELINE_COPIES, SHARES, ComparisonRequest, withhold_doubtful
+from harness.judge.comparisons import BASELINE_COPIES, SHARES, withhold_doubtful
+from harness.judge.series import ComparisonRequest
 from harness.judge.session import map_buffers
 from harness.processes.fork_server import get_fork_server
 from harness.records import Comparison, DeviceFacts, Interval, Outcome, Suite, Verdict

@@ -15,10 +15,11 @@ import pytest
 
 from harness import device
 from harness.evaluate import Evaluator
-from harness.judge import comparisons
-from harness.judge.comparisons import ALONE_BLOCKS, ComparisonRequest, OtherContexts
+from harness.judge import comparisons, series
+from harness.judge.comparisons import ALONE_BLOCKS, OtherContexts
 from harness.judge.draws import _launch
 from harness.judge.many_calls import _is_clean, _leaks
+from harness.judge.series import ComparisonRequest
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Check, Comparison, DeviceFacts, Interval, Outcome, Timing, Verdict
 from harness.store import Store
@@ -29,8 +30,8 @@ from kernels.spec import Workload
 
 KERNEL = catalog.load("silu_and_mul")
 WORKLOAD = Workload(axes={"tokens": 4, "hidden": 64}, dtype="float32")
-CASE: comparisons.Case = (WORKLOAD, "hot", "plain")
-COLD: comparisons.Case = (WORKLOAD, "cold", "plain")
+CASE: series.Case = (WORKLOAD, "hot", "plain")
+COLD: series.Case = (WORKLOAD, "cold", "plain")
 
 
 def build(name: str) -> Build:
@@ -65,7 +66,7 @@ def test_weights_decide_the_suite_and_it_says_so(tmp_path) -> None:
 @pytest.fixture
 def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases are timed as they stand."""
-    monkeypatch.setattr(comparisons.random, "sample", lambda of, _count: list(of))
+    monkeypatch.setattr(series.random, "sample", lambda of, _count: list(of))
 
 
 class Paper:
@@ -286,13 +287,26 @@ def test_a_suite_that_says_faster_on_a_busy_cpu_is_timed_by_three_pairs_of_proce
         candidate=[lucky] * 4 + [lucky] * 4 + [[t * 1.03 for t in lucky]] * 4,
     )
     session.takes_s = 60.0
-    cases: list[comparisons.Case] = [(WORKLOAD, cache, on) for cache in ("cold", "hot") for on in ("plain", "pdl")]
+    cases: list[series.Case] = [(WORKLOAD, cache, on) for cache in ("cold", "hot") for on in ("plain", "pdl")]
     found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
     ratios, timings = [one.speedups for one in found], [one.timing for one in found]
     plain = comparisons.suite_of(session, ratios, timings)  # type: ignore[arg-type]
     suite = comparisons.suite_of(session, ratios, timings, [one.lengths for one in found])  # type: ignore[arg-type]
     assert plain is not None and plain.comparison == "FASTER"
     assert {len(one.lengths) for one in found} == {3} and suite is not None and suite.comparison == "UNCLEAR"
+
+
+@pytest.mark.usefixtures("in_order")
+def test_whether_a_suite_may_be_chance_is_asked_by_its_calls_weights(tmp_path: Any) -> None:
+    """All cases alike say nothing, and those that make up nearly all calls say FASTER: the other one is of these processes, too."""
+    lucky, other = [8.8, 9.0, 9.2, 9.3, 9.4, 9.4, 9.5, 10.1], [9.8, 10.2, 10.4, 10.5, 10.5, 10.6, 10.7, 10.9]
+    session = Busy(Store(tmp_path), on="cpu", baseline=[10.0] * 6, candidate=[lucky, other, lucky, lucky, other, other])
+    cases: list[series.Case] = [
+        (WORKLOAD.model_copy(update={"weight": weight}), "cold", on) for weight, on in ((1e3, "plain"), (1.0, "pdl"))
+    ]
+    session.takes_s = 60.0
+    found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
+    assert {len(one.lengths) for one in found} == {3}
 
 
 @pytest.mark.parametrize(
@@ -305,7 +319,7 @@ def test_no_side_of_a_comparison_is_older_than_the_other(
     """A checked process beside a new one of the same source was slower; those of Python sources begin too slowly on a GPU."""
     session = Paper(Store(tmp_path), on=device)
     session.pool.is_native = lambda build: build.candidate != python
-    comparisons._begin_young(session, MATCH)  # type: ignore[arg-type]
+    series.begin_young(session, MATCH)  # type: ignore[arg-type]
     assert session.dropped == dropped
 
 
@@ -322,7 +336,7 @@ def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:
 def test_cases_that_say_little_are_all_timed_again_in_the_same_fresh_processes(tmp_path: Any) -> None:
     """To end two processes and to begin two takes longer on a GPU than five comparisons."""
     session = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[9.5, 10.0, 10.0, 10.6, 9.5, 10.0])
-    cases: list[comparisons.Case] = [(WORKLOAD, cache, on) for cache in ("cold", "hot") for on in ("plain", "pdl")]
+    cases: list[series.Case] = [(WORKLOAD, cache, on) for cache in ("cold", "hot") for on in ("plain", "pdl")]
     found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
     assert session.asked == [*cases, cases[0], cases[3]] and session.dropped == ["base", "mine"]
     assert [(one.timing.cache, one.timing.company, len(one.speedups)) for one in found] == [
@@ -334,7 +348,7 @@ def test_cases_that_say_little_are_all_timed_again_in_the_same_fresh_processes(t
 def test_what_is_far_faster_in_one_state_of_the_cache_is_timed_again(tmp_path: Any) -> None:
     session = Paper(Store(tmp_path), baseline=[10.0] * 6, candidate=[6.5, 10.0, 5.0, 4.9, 10.0])
     large = session.suite()[2]
-    cases: list[comparisons.Case] = [(one, cache, "plain") for one in (WORKLOAD, large) for cache in ("cold", "hot")]
+    cases: list[series.Case] = [(one, cache, "plain") for one in (WORKLOAD, large) for cache in ("cold", "hot")]
     found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
     assert session.asked == [*cases, cases[0]]
     assert [one.timing.comparison for one in found] == ["UNCLEAR", "SAME", "FASTER", "FASTER"]
@@ -343,7 +357,7 @@ def test_what_is_far_faster_in_one_state_of_the_cache_is_timed_again(tmp_path: A
 @pytest.mark.usefixtures("in_order")
 def test_what_gains_more_than_twice_in_each_state_of_the_cache_is_timed_once(tmp_path: Any) -> None:
     """Chance has said a third; of 5x and 3x it does not make anything else than FASTER."""
-    cases: list[comparisons.Case] = [(WORKLOAD, cache, "plain") for cache in ("cold", "hot")]
+    cases: list[series.Case] = [(WORKLOAD, cache, "plain") for cache in ("cold", "hot")]
     session = Paper(Store(tmp_path), baseline=[10.0] * 2, candidate=[2.0, 3.3])
     found = comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
     assert session.asked == cases and [one.timing.comparison for one in found] == ["FASTER", "FASTER"]
@@ -358,7 +372,7 @@ def test_what_gains_a_quarter_in_a_hot_cache_is_no_chance_on_a_gpu(
     tmp_path: Any, on: str, hot_us: float, again: list[int]
 ) -> None:
     """Where it was hot chance has said 11 % once; where it was cold, a third."""
-    cases: list[comparisons.Case] = [(WORKLOAD, cache, "plain") for cache in ("cold", "hot")]
+    cases: list[series.Case] = [(WORKLOAD, cache, "plain") for cache in ("cold", "hot")]
     session = Paper(Store(tmp_path), on, baseline=[10.0] * 4, candidate=[6.5, hot_us] * 2)
     comparisons.time_cases(session, MATCH, cases)  # type: ignore[arg-type]
     assert session.asked == [*cases, *(cases[at] for at in again)]
@@ -367,11 +381,11 @@ def test_what_gains_a_quarter_in_a_hot_cache_is_no_chance_on_a_gpu(
 def test_a_rival_that_fails_gets_a_fresh_process_twice_and_the_candidate_none(tmp_path: Any) -> None:
     fault, late = ArmFailure("baseline", Outcome.TIMEOUT, "20 s"), ArmFailure("candidate", Outcome.CHEATED, "early")
     session = Paper(Store(tmp_path), baseline=[fault, fault, 10.0], candidate=[5.0])
-    assert comparisons._fairly(session, MATCH, CASE).ratios["candidate"] == [2.0] * 8  # type: ignore[arg-type]
+    assert series.compare_fairly(session, MATCH, CASE).ratios["candidate"] == [2.0] * 8  # type: ignore[arg-type]
     assert session.dropped == ["base", "base"] and all("again: baseline: 20 s" in said for said in session.said[1:])
     for script in ({"baseline": [fault] * 3, "candidate": []}, {"baseline": [10.0], "candidate": [late]}):
         with pytest.raises(ArmFailure) as met:
-            comparisons._fairly(Paper(Store(tmp_path), **script), MATCH, CASE)  # type: ignore[arg-type]
+            series.compare_fairly(Paper(Store(tmp_path), **script), MATCH, CASE)  # type: ignore[arg-type]
         assert met.value in (fault, late)
 
 
@@ -484,11 +498,11 @@ def test_what_triton_needs_at_a_size_is_compiled_before_it_is_timed_there(
             raise WorkerFailure(Outcome.TIMEOUT, "while Triton compiled its kernels: no answer within 300 s")
 
     monkeypatch.setattr(Paper, "compile_ahead", compile_ahead)
-    comparisons.compare_case(Paper(Store(tmp_path), baseline=[10.0], candidate=[10.0]), MATCH, CASE)  # type: ignore[arg-type]
+    series.compare_case(Paper(Store(tmp_path), baseline=[10.0], candidate=[10.0]), MATCH, CASE)  # type: ignore[arg-type]
     assert asked == [("base", (WORKLOAD,)), ("mine", (WORKLOAD,))]
     late = ComparisonRequest(build("late"), {"baseline": "base"})
     with pytest.raises(ArmFailure, match="while Triton compiled") as found:
-        comparisons.compare_case(Paper(Store(tmp_path)), late, CASE)  # type: ignore[arg-type]
+        series.compare_case(Paper(Store(tmp_path)), late, CASE)  # type: ignore[arg-type]
     assert (found.value.arm, found.value.outcome) == ("candidate", Outcome.TIMEOUT)
 
 
@@ -628,5 +642,5 @@ def test_everything_is_compiled_and_started_before_the_arena_of_a_comparison_is_
     session.compile_ahead = lambda *_: done.append("compile")  # type: ignore[method-assign]
     session.make_arm = lambda *given: done.append("start") or make_arm(*given)  # type: ignore[method-assign, func-returns-value]
     session.open_comparison = lambda *given: done.append("fill") or open_comparison(*given)  # type: ignore[method-assign, func-returns-value]
-    comparisons.compare_case(session, MATCH, CASE)  # type: ignore[arg-type]
+    series.compare_case(session, MATCH, CASE)  # type: ignore[arg-type]
     assert done[-1] == "fill" and done.count("fill") == 1 and {"compile", "start"} <= set(done)

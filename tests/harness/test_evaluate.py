@@ -17,7 +17,8 @@ from harness.checks.fitting import OutOfDeviceMemory
 from harness.device import facts
 from harness.evaluate import Evaluator
 from harness.farside import sandbox
-from harness.judge import comparisons, many_calls, verification
+from harness.judge import comparisons, many_calls, series, verification
+from harness.judge.series import ComparisonRequest
 from harness.judge.session import CACHES, MissingTool
 from harness.judge.variants import measure_ratios
 from harness.questions import CheckToolchain, ToolchainFacts
@@ -338,7 +339,7 @@ def test_what_is_faster_than_half_of_light_did_not_move_the_bytes(evaluator, sou
     monkeypatch.setattr(evaluator, "run", lambda *_, **__: result)
     baseline = judged(evaluator, source).candidate
     request, case = (
-        comparisons.ComparisonRequest(verdict.build, {"baseline": baseline}),
+        ComparisonRequest(verdict.build, {"baseline": baseline}),
         (evaluator.suite()[1], "hot", "plain"),
     )
     if accused:
@@ -452,7 +453,7 @@ def test_a_rival_that_fails_while_it_is_timed_is_started_afresh(evaluator, sourc
     """It has passed before: a busy machine may have accused it, and a run must not end for that."""
     baseline = judged(evaluator, source)
     other = judged(evaluator, source + "\n// another\n")
-    contested, left = comparisons.compare_case, [failures]
+    contested, left = series.compare_case, [failures]
 
     def fails_first(*arguments, **how):
         if left[0]:
@@ -460,7 +461,7 @@ def test_a_rival_that_fails_while_it_is_timed_is_started_afresh(evaluator, sourc
             raise ArmFailure("baseline", Outcome.CHEATED, "its clock disagrees")
         return contested(*arguments, **how)
 
-    monkeypatch.setattr(comparisons, "compare_case", fails_first)
+    monkeypatch.setattr(series, "compare_case", fails_first)
     if ends:
         with pytest.raises(RuntimeError, match="the baseline failed while it was timed: its clock disagrees"):
             evaluator.measure(other, baseline=baseline.candidate)

@@ -11,7 +11,8 @@ from harness.evaluate import Evaluator
 from harness.farside.distributions import distribution, is_bound, is_structured, own_kind, table_of, take_sample
 from harness.farside.nest import outline, pick_leaves
 from harness.judge import whose_code
-from harness.judge.comparisons import ComparisonRequest, withhold_doubtful
+from harness.judge.comparisons import withhold_doubtful
+from harness.judge.series import ComparisonRequest
 from harness.judge.whose_code import CodeShares, doubt
 from harness.problems.pytorch import Problem, open_problem
 from harness.records import Comparison, Interval, Outcome, Suite, Verdict

@@ -15,7 +15,8 @@ from harness.farside import module_state
 from harness.farside.describe import Trial
 from harness.farside.nest import UnfitProblem
 from harness.judge import many_calls, module_checks, rows
-from harness.judge.comparisons import ComparisonRequest, withhold_doubtful
+from harness.judge.comparisons import withhold_doubtful
+from harness.judge.series import ComparisonRequest
 from harness.problems.pytorch import Problem, open_problem
 from harness.records import Comparison, Interval, Outcome, Suite, Verdict
 from harness.store import Store

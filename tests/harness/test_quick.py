@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.judge import quick
-from harness.judge.comparisons import ComparisonRequest
+from harness.judge.series import ComparisonRequest
 from harness.records import Comparison, Outcome
 from harness.store import Store
 from harness.timing import comparison, load
