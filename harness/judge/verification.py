@@ -52,6 +52,7 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
     try:
         if not build.ok:
             raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
+        session.pool.pinned.update(session.rules.eager())
         session.pool.only(build.candidate)
         session.compile_ahead(build, workloads, beyond=partial(_crossed, session, workloads))
         worker = session.pool.get(build)

@@ -22,7 +22,7 @@ from typing import Any
 from harness.device import cuda_library
 from harness.farside import sandbox
 from harness.processes.spares import Spares
-from harness.processes.worker import LIMITS, Worker, signal_group
+from harness.processes.worker import LIMITS, Worker, name_own_gpu, signal_group
 from kernels.spec import Scalar, Size, Spec, Tensor
 
 FAR_SIDE = Path(__file__).parent.parent / "farside" / "python_worker.py"
@@ -63,6 +63,7 @@ class ForkServer:
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch would count devices through the driver, which no fork survives
             "KINETO_LOG_LEVEL": "99",
             "CUDA_MODULE_LOADING": "LAZY",  # torch's libraries hold a gigabyte of kernels
+            **name_own_gpu(),
         }
         if device != "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = ""

@@ -153,6 +153,17 @@ def test_several_contests_count_as_one_each_in_fresh_processes_and_are_kept_apar
         evaluator.measure(other, baseline=baseline.candidate)
 
 
+def test_where_nothing_is_timed_no_process_is_begun_for_checks_after_it(small, store, source, monkeypatch):
+    unseen = [w.model_copy(update={"timed": False}) if w.held_out else w for w in small.spec.workloads]
+    kernel = replace(small, spec=small.spec.model_copy(update={"workloads": tuple(unseen)}))
+    with Evaluator(kernel, "cpu", store) as evaluator:
+        verdict = judged(evaluator, source + "\n// another\n")
+        monkeypatch.setattr(evaluator.pool, "start", lambda *_: pytest.fail("begun"))
+        baseline = evaluator.build(evaluator.store.put(source)).candidate
+        measured = evaluator.measure(verdict, baseline=baseline, held_out=True)
+    assert measured.passed and not measured.timings and measured.checks == verdict.checks
+
+
 def test_the_incumbent_again_is_the_same(evaluator, source):
     baseline, again = judged(evaluator, source), judged(evaluator, source + "\n// incumbent\n")
     measured = evaluator.measure(again, baseline=baseline.candidate, incumbent=again.candidate)

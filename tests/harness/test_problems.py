@@ -18,14 +18,15 @@ import torch
 from torch import nn
 
 from harness import evaluate
-from harness.checks.drawing import GIVEN
+from harness.checks.drawing import GIVEN, distributions
+from harness.checks.layout import Layout
 from harness.evaluate import Evaluator
 from harness.farside import problem_module
 from harness.farside.describe import Trial
 from harness.farside.distributions import distribution
 from harness.farside.numerics import convolutions_in_tf32
 from harness.judge import calls, of_problems
-from harness.problems import degenerate
+from harness.problems import box, degenerate
 from harness.problems.box import POOL, Box
 from harness.problems.pytorch import Problem, open_problem, reopen
 from harness.processes.worker import WorkerFailure
@@ -570,6 +571,39 @@ def test_a_process_that_was_profiled_is_not_judged_and_eager_torch_is_profiled_o
         assert evaluator.pool.get(eager) is not watched
         monkeypatch.setattr(of_problems, "kernels_of_calls", lambda *_, **__: pytest.fail("asked again"))
         assert of_problems.profile(evaluator, eager, unseen, eager=True) == {}
+
+
+def test_eager_torch_is_profiled_beside_the_references_and_its_process_lives_through_a_candidates_checks(
+    opened, tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr(box, "SHARED_ON", ("cpu",))
+    with Evaluator(opened(SMALL), "cpu", Store(tmp_path)) as evaluator:
+        eager = evaluator.build(evaluator.store.put(evaluator.kernel.text))
+        assert evaluator.verify(eager).passed
+        checked, references = evaluator.pool.get(eager), dict(evaluator.kernel.box.workers)
+        assert of_problems.profile(evaluator, eager, evaluator.suite()[0], eager=True) == {}
+        assert evaluator.pool.get(eager) is checked and evaluator.kernel.box.workers == references
+        assert evaluator.verify(evaluator.build(evaluator.store.put(HONEST))).passed
+        assert evaluator.pool.get(eager) is checked and all(one.alive for one in references.values())
+        assert "eager" not in evaluator.kernel.box.arenas
+
+
+def test_a_model_that_fails_beside_the_references_is_profiled_in_its_own_process(opened, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(box, "SHARED_ON", ("cpu",))
+    with Evaluator(opened(SMALL), "cpu", Store(tmp_path)) as evaluator:
+        eager = evaluator.build(evaluator.store.put(evaluator.kernel.text))
+        assert evaluator.verify(eager).passed
+        checked, message = evaluator.pool.get(eager), Layout.message
+
+        def failing(layout, *words, **more):
+            return message(layout, *words, **more) | ({"op": "nothing"} if more.get("kernels") else {})
+
+        monkeypatch.setattr(Layout, "message", failing)
+        case = evaluator.cases.get(evaluator.suite()[0], distributions(evaluator.spec, {})[0], {})
+        assert evaluator.kernel.box.profile(evaluator.kernel, [(case.workload, case.inputs)], behind=1) is None
+        monkeypatch.setattr(Layout, "message", message)
+        assert evaluator.kernel.box.apart and of_problems.profile(evaluator, eager, case.workload, eager=True) == {}
+        assert evaluator.pool.get(eager) is not checked
 
 
 def test_a_reference_that_does_not_fit_is_asked_again_with_the_other_gone(opened, monkeypatch):
