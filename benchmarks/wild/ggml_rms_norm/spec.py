@@ -13,8 +13,9 @@ SPEC = Spec(
         Size(name="x_1"),
     ),
     build={
-        "include": ("ggml-cuda", "include"),
-        "binding": "rms_norm_f32<1024, false><<<x_0, 1024, 32 * sizeof(float), stream>>>(x, dst, x_1, x_1, x_0 * x_1, x_0 * x_1, eps)",
+        "include": ("ggml-cuda", "include", "own"),
+        "sources": ("device.cu",),
+        "binding": "rms_norm_f32_cuda(x, dst, x_1, x_0, 1, 1, x_1, x_0 * x_1, x_0 * x_1, eps, stream)",
     },
     workloads=(
         Workload(axes={"x_0": 1, "x_1": 2048}, dtype="float32", devices=("cuda",)),
