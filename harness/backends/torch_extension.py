@@ -111,7 +111,12 @@ def command_for(
     readable = [*folders, library]
     if facts.device == "cuda":
         readable.append(str(cuda_home()))
-        command = [cuda.nvcc(), *common, *cuda.FLAGS[2:], *for_nvcc]
+        command = [
+            cuda.nvcc(),
+            *for_nvcc,
+            *common,
+            *cuda.FLAGS[2:],
+        ]  # so that a kernel can take away what torch defines
         command += [cuda.architecture_flag(facts.architecture), str(source), *links]
         return [*command, "-lc10_cuda", "-ltorch_cuda", f"-Xlinker=-rpath,{library}"], readable
     command = [cpu.compiler(), *common, "-shared", "-fPIC", "-march=native", "-fopenmp"]

@@ -294,6 +294,8 @@ class EvaluationSession(BuildPlace, abc.ABC):
             kept = self.store.find_record("build", key, Build)
             if kept is not None and (not kept.ok or is_intact(kept)):
                 return kept
+            if getattr(module, "BINDS", False):  # half a minute and more, of which nothing else is seen
+                self.say(f"{backends.name_of(module)} compiles")
             build = self._compiled(candidate, module, key)
             if build.ok:
                 build = build.model_copy(update={"artefact_digest": digest_of(Path(build.artefact), ADDED_LATER)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from harness import backends
-from harness.backends import torch_extension
+from harness.backends import cuda, torch_extension
 from harness.evaluate import Evaluator
 from harness.farside import forms
 from harness.records import Outcome
@@ -64,8 +65,11 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_plain_function_of_tensors_gets_a_binding(evaluator: Evaluator) -> None:
+    said: list[str] = []
+    evaluator.say = said.append
     build = evaluator.build(evaluator.store.put(PLAIN))
     assert build.ok and build.backend == "torch_extension", build.log
+    assert said == ["torch_extension compiles"]
     verdict = evaluator.verify(build)
     assert verdict.passed, verdict.reason
 
@@ -138,6 +142,15 @@ def test_an_int8_that_becomes_a_half_needs_what_torchs_usual_flags_take_away() -
         'utils.cuh(261): error: no suitable constructor exists to convert from "int8_t" (aka "signed char") to "__half"'
     )
     assert torch_extension.NEEDS_OPERATORS.search(said)
+
+
+def test_a_kernels_own_flags_stand_behind_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "nvcc", lambda: "nvcc")
+    monkeypatch.setattr(torch_extension, "cuda_home", lambda: "/usr/local/cuda")
+    facts = SimpleNamespace(device="cuda", architecture="sm_90")
+    taken, theirs = ["-U__CUDA_NO_HALF_OPERATORS__"], ["-D__CUDA_NO_HALF_OPERATORS__"]
+    command, _ = torch_extension.command_for(Path("a.cu"), Path("a.so"), facts, taken, [], theirs)  # type: ignore[arg-type]
+    assert command.index(theirs[0]) < command.index(taken[0])
 
 
 def _takes_two(a: Any, b: Any) -> None: ...

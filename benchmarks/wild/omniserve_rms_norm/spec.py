@@ -14,7 +14,15 @@ SPEC = Spec(
         Size(name="out_0"),
         Size(name="out_1"),
     ),
-    build={"include": ("include",)},
+    build={
+        "include": ("include",),
+        "flags": (
+            "-DENABLE_BF16",
+            "-U__CUDA_NO_HALF_OPERATORS__",
+            "-U__CUDA_NO_HALF_CONVERSIONS__",
+            "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
+        ),
+    },  # as its setup.py
     workloads=(
         Workload(axes={"out_0": 1, "out_1": 4096}, dtype="float16", devices=("cuda",)),
         Workload(axes={"out_0": 33, "out_1": 1000}, dtype="float16", devices=("cuda",), held_out=True),
