@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from harness.capture.extents import axis_name
 from harness.checks.cases import make_case
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from graph.bringing.calls import Calls
+    from graph.watched_calls import SeenCall
 
 MOST_ELEMENTS = 1 << 24
 """Of one call's tensors together; larger calls are not tried."""
@@ -35,14 +37,8 @@ def find_wrong_calls(brought: Calls, axes: dict[str, tuple[int, ...]]) -> dict[i
             continue
         sizes = {name: values[at] for name, values in axes.items()}
         workload = kernel.spec.workloads[0].model_copy(update={"axes": sizes, "dtype": brought.series[at]})
-        inputs = {
-            tensor.name: call.tensors[seen].detach().clone()
-            for tensor in kernel.spec.inputs
-            for seen in call.tensors
-            if names.get(seen, axis_name(seen)) == tensor.name
-        }
         try:
-            made = run_reference(kernel, workload, inputs, "float32")
+            made = run_reference(kernel, workload, _inputs(brought, kernel, call), "float32")
         except KernelError as error:
             found[at] = str(error).partition("reference.py ")[2] or str(error)
             continue
@@ -69,6 +65,68 @@ def find_fixed_axes(brought: Calls, axes: dict[str, tuple[int, ...]]) -> Iterato
             make_case(kernel, other, values, {}, "cpu")
         except (KernelError, ValueError):
             yield axis
+
+
+ROUNDS = (
+    "reference.py rounds to the workload's dtype before its last step, which is asked of no candidate so: where the kernel must round there, take `dtype` "
+    "and write .to(dtype).to(x.dtype) (docs/kernels.md)"
+)
+"""A sentence for the user."""
+
+
+MOVES = frozenset(
+    "_to_copy clone copy_ detach index index_put index_put_ index_copy_ gather scatter scatter_ cat stack repeat".split()
+)  # noqa: SIM905
+"""Operators of which a rounded value comes out as it was, besides views."""
+
+
+def rounds_between(brought: Calls, axes: dict[str, tuple[int, ...]]) -> bool:
+    """Whether reference.py rounds floats to 16 bits and computes with them, as the first call of such a dtype shows. In the wider one by which is judged
+    the same text rounds nothing."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    kernel, halves = _load(brought), (torch.float16, torch.bfloat16)
+    at = next((n for n, one in enumerate(brought.series) if getattr(torch, one, None) in halves), None)
+    if kernel is None or at is None or kernel.reference_asks_dtype:
+        return False
+    rounded: list[torch.Tensor] = []
+    """Kept, so that no other tensor has their memory."""
+    found = False
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            nonlocal found
+            made = op(*args, **(kwargs or {}))
+            name, places = op.overloadpacket.__name__, {one.untyped_storage().data_ptr() for one in rounded}
+            is_read = any(isinstance(one, torch.Tensor) and one.untyped_storage().data_ptr() in places for one in args)
+            if name == "_to_copy" and (
+                is_read or (made.dtype in halves and args[0].dtype in (torch.float32, torch.float64))
+            ):
+                rounded.append(made)
+            is_view = any(one.alias_info and not one.alias_info.is_write for one in op._schema.arguments)
+            found |= is_read and not is_view and name not in MOVES
+            return made
+
+    workload = kernel.spec.workloads[0]
+    sizes = {name: values[at] for name, values in axes.items()}
+    seen = workload.model_copy(update={"axes": sizes, "dtype": brought.series[at]})
+    with Watch(), suppress(KernelError):  # torch has not all operators in 16 bits
+        run_reference(kernel, seen, _inputs(brought, kernel, brought.calls[at]))
+    return found
+
+
+def _inputs(brought: Calls, kernel: Kernel, call: SeenCall) -> dict[str, torch.Tensor]:
+    """What that call gave for the spec's inputs."""
+    names = {seen: brought.name_of(seen, parameter) for seen, parameter in brought.order if seen}
+    return {
+        tensor.name: call.tensors[seen].detach().clone()
+        for tensor in kernel.spec.inputs
+        for seen in call.tensors
+        if names.get(seen, axis_name(seen)) == tensor.name
+    }
 
 
 def _load(brought: Calls) -> Kernel | None:

@@ -142,6 +142,28 @@ def test_a_function_with_arguments_becomes_a_folder(tmp_path: Path) -> None:
     assert spec.tensors[0].role == "inout" and spec.tensors[0].shape == ("x_0", "8")
 
 
+@pytest.mark.parametrize(
+    ("last", "is_said"),
+    [
+        ("(y.to(x.dtype) * w)", True),
+        ("(y.to(x.dtype).float() + w).to(x.dtype)", True),
+        ("(y * w.float()).to(x.dtype)", False),
+    ],
+)
+def test_a_rounding_before_the_last_step_is_said(tmp_path: Path, last: str, is_said: bool) -> None:
+    (tmp_path / "right.py").write_text(
+        "import torch\n\n\ndef scaled(x, w, out):\n    y = x.float() / x.float().abs().amax(-1, True)\n"
+        f"    out.copy_({last})\n\n\ndef arguments():\n"
+        "    return [(torch.randn(n, 8).bfloat16(), torch.randn(8).bfloat16(), torch.empty(n, 8).bfloat16()) for n in (3, 200)]\n"
+    )
+    (tmp_path / "scale.cpp").write_text(
+        "#include <stdint.h>\nvoid scaled(const uint16_t* x, const uint16_t* w, uint16_t* out, long n) {}\n"
+    )
+    right = f"{tmp_path}/right.py"
+    said = bring(f"{right}:scaled", tmp_path / "scale.cpp", "scaled", tmp_path / "made", arguments=f"{right}:arguments")
+    assert any("take `dtype`" in one for one in said) == is_said
+
+
 WRITES = """
 import torch
 
