@@ -75,8 +75,23 @@ ROUNDS = (
 
 
 MOVES = frozenset(
-    "_to_copy clone copy_ detach index index_put index_put_ index_copy_ gather scatter scatter_ cat stack repeat".split()
-)  # noqa: SIM905
+    (
+        "_to_copy",
+        "clone",
+        "copy_",
+        "detach",
+        "index",
+        "index_put",
+        "index_put_",
+        "index_copy_",
+        "gather",
+        "scatter",
+        "scatter_",
+        "cat",
+        "stack",
+        "repeat",
+    )
+)
 """Operators of which a rounded value comes out as it was, besides views."""
 
 
