@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.codegen.cpu import CPU_NUMBERS, CpuFile
+from compiler.codegen.cpu_host import CPU_NUMBERS, CpuFile
 from compiler.codegen.host import HostFile
 from compiler.defaults import ScheduleDefaults, cpu_schedule, open_numbers, schedule
 from compiler.evaluate import check

@@ -5,19 +5,15 @@ Every function does a range of its outermost loop, so that `in_parallel` (cpu/pr
 
 from __future__ import annotations
 
-import functools
 import re
-from pathlib import Path
 
 import sympy
 import torch
 
-from compiler.codegen.host import HostFile
-from compiler.codegen.kernels import KernelFunction, in_axes, last_write, row_stores, signature
+from compiler.codegen.kernels import KernelFunction, last_write, row_stores, signature
 from compiler.codegen.levels import hoist, hoist_replaced, parts_of, run_pass
 from compiler.codegen.passes import find_recomputed
 from compiler.codegen.printer import Printer
-from compiler.codegen.scratch import of_the_heap
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, indices_of, loads_of, symbols_of
 from compiler.draft.index import FloorDiv, Index, Modulo
@@ -26,13 +22,8 @@ from compiler.draft.partition import ROW, Member
 from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
-from compiler.phases import PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
-from compiler.schedule import Columns, KernelPlan, Rows, Schedule
-from compiler.streams import StreamKernel
 
-PRELUDE = Path(__file__).resolve().parents[1] / "cpu" / "prelude.h"
-PHASES = PRELUDE.with_name("phases.h")
 HALVES = {torch.float16: "_Float16", torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "fp8_e4m3"}
 STRIP = 16
 """Lanes where packs are of one element."""
@@ -42,11 +33,6 @@ MOST_AHEAD = 64
 """Rows of a line that are asked for at most."""
 BLOCK = 64
 """Steps whose sum is made apart before it is added to the others': a million numbers are not added one by one."""
-
-
-@functools.cache
-def _prelude() -> str:
-    return PRELUDE.read_text()
 
 
 def element_type(dtype: torch.dtype) -> str:
@@ -452,67 +438,3 @@ def columns_function(program: KernelProgram, kernel: PackedKernel, name: str, ti
         *indent(over_tile(added), 2), "    }", *indent(over_tile(last), 1), "}",
     ]  # fmt: skip
     return _finished(text, kernel, name, indent(lines, 1), parameters, arguments)
-
-
-class CpuFile(HostFile):
-    """One file under construction."""
-
-    last = ()
-    element = staticmethod(element_type)
-    with_scratch = staticmethod(of_the_heap)
-
-    def _made(
-        self, program: KernelProgram, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
-    ) -> KernelFunction:
-        if isinstance(plan.sketch, Rows):
-            return rows_function(program, kernel, name)
-        if isinstance(plan.sketch, Columns):
-            return columns_function(program, kernel, name, plan.sketch.lanes)
-        if isinstance(kernel, StreamKernel):
-            from compiler.codegen.stream import cpu_stream_function
-
-            return cpu_stream_function(program, kernel, name)
-        if isinstance(kernel, PhasesKernel):
-            from compiler.codegen.phases import phases_function
-
-            return phases_function(program, kernel, name, cpu=True)
-        return elements_function(program, kernel, name)
-
-    def _launch(self, program: KernelProgram, at: int, together, narrow: bool) -> list[str]:
-        return [line for function, plan in together for line in self._call(program, function, plan)]
-
-    def _call(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
-        kernel = function.kernel
-        count, work = kernel.rows, sympy.expand(kernel.rows * kernel.length)
-        steps = in_axes(program, count)
-        if isinstance(kernel, StreamKernel):
-            steps = in_axes(program, kernel.units)
-        elif isinstance(kernel, PhasesKernel):
-            steps, work = in_axes(program, kernel.units), kernel.work
-        elif not isinstance(plan.sketch, Rows):
-            steps = in_axes(program, sympy.expand(count / kernel.width))
-        if isinstance(plan.sketch, Columns):
-            packs = plan.sketch.lanes * (1 if kernel.width > 1 else STRIP)
-            steps = f"({steps} + {packs - 1}) / {packs}"
-        taken = {*program.spec.axes, *(argument.name for argument in program.spec.arguments)}
-        begin, end = (name + "_" * (name in taken) for name in ("begin", "end"))
-        given = ", ".join([*function.arguments, begin, end])
-        body = f"[&](int64_t {begin}, int64_t {end}) {{ {function.name}({given}); }}"
-        return [f"in_parallel({steps}, {in_axes(program, work)}, {body});"]
-
-    def text(self, schedule: Schedule) -> str:
-        defined = [
-            f"#define {name} {schedule.numbers.get(name, numbers[0])}"
-            + (f"  // tune: {' '.join(map(str, sorted(numbers)))}" if self.open else "")
-            for name, numbers in (self.open or CPU_NUMBERS).items()
-        ]
-        with_vectors = any("std::vector" in text for text in self.texts)
-        in_phases = any("phase_" in text for text in self.texts)
-        headers = ["#include <algorithm>", "#include <vector>", ""] if with_vectors else []
-        return "\n".join([
-            schedule.head(), *defined, "", *headers, _prelude(), *([PHASES.read_text()] if in_phases else []), "namespace {\n", *self.texts, "}  // namespace\n", *self.entries,
-        ])  # fmt: skip
-
-
-CPU_NUMBERS = {"PARALLEL_FROM": (32768, 8192, 262144), "STREAM": (0, 1)}
-"""Elements from which threads share the work; whether results go past the caches. The default first."""

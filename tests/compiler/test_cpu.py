@@ -10,7 +10,7 @@ import subprocess
 import pytest
 import torch
 
-from compiler.codegen.cpu import PRELUDE
+from compiler.codegen.cpu_host import PRELUDE
 from compiler.compile import source
 from harness.records import DeviceFacts
 from kernels import catalog

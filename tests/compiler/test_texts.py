@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from compiler.codegen.cpu import CPU_NUMBERS
+from compiler.codegen.cpu_host import CPU_NUMBERS
 from compiler.compile import Meaning, source
 from compiler.defaults import ScheduleDefaults, cpu_schedule, schedule
 from compiler.draft.expressions import loads_of
