@@ -234,7 +234,7 @@ def search(asked: argparse.Namespace) -> None:
     """The same search on all devices and on one, each with a store of its own, the first variants built ahead as a run has them."""
     source = asked.source.read_text()
     with closing(engines.open_engine(engines.choice(asked.engine), asked.device, print)) as engine:
-        kernel = catalog.load(asked.kernel[0])
+        kernel, overhead = catalog.load(asked.kernel[0]), Overhead(engine)
         took: dict[str, float] = {}
         warm = (("warm", engine.idle),) if asked.warm else ()
         for name, idle in (*warm, ("all that are idle", engine.idle), ("one device", lambda: 1)):
@@ -246,8 +246,10 @@ def search(asked: argparse.Namespace) -> None:
                         _warm_up(engine, evaluator, candidate)
                         continue
                     evaluator.build(candidate)
+                    ahead = time.monotonic()
                     evaluator.build_ahead(candidate)
                     began = time.monotonic()
+                    print(f"{name}: the first variants were built in {began - ahead:.1f} s", flush=True)
                     evaluator.say = lambda text, of=name, since=began: print(
                         f"    {of}, {time.monotonic() - since:.1f} s: {text}", flush=True
                     )
@@ -257,6 +259,14 @@ def search(asked: argparse.Namespace) -> None:
                     took[name] = time.monotonic() - began
             said = f"{found.values}; split {found.split}; on {evaluator.measured.get('devices')}"
             print(f"{name}: {took[name]:.1f} s, {found.reason}; {said}", flush=True)
+            for kind in ("compile", "measurevariants"):
+                rows = [row for row in overhead.rows if row[2] == kind]
+                parts = (
+                    f"{at - began + overhead.began:.1f}:{worked:.1f}s"
+                    for at, _asker, _kind, _own, worked, _place in rows
+                )
+                print(f"    {kind} at second, of seconds: {' '.join(parts)}", flush=True)
+            overhead.rows.clear()
         every, one = took.values()
         print(f"all that are idle take {every / one:.2f} of one device's time", flush=True)
 

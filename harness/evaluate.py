@@ -54,8 +54,6 @@ class Evaluator(EvaluationSession):
     or elsewhere by an Evaluator of an engine (harness/remote.py).
     """
 
-    width = 1
-    """Sources that can be judged side by side."""
     waited_s = 0.0
     """Seconds so far in which a question only waited for a device that others used."""
 

@@ -108,13 +108,18 @@ def search(
         if useless >= PATIENCE[min(best_of) < 0] and not proposals.near_left:
             break
         near = proposals.near_left
-        # Of several devices no more than it takes to know whether the search ends: more would be built for nothing.
-        wanted = max(batch, near or PATIENCE[min(best_of) < 0] - useless)
-        keys = proposals.ask(min(wanted, batch * devices(), MOST_VARIANTS - len(known) - failed))
+        # Of several devices no more than it takes to know whether the start's neighbours bring anything; then as many as they measure in the
+        # time that one needs for its batch, and the last few with them.
+        wide = batch * devices()
+        count = min(max(batch, near or wide), wide)
+        if not near and count < len(proposals.left) <= count + count // 4:
+            count = len(proposals.left)
+        keys = proposals.ask(min(count, MOST_VARIANTS - len(known) - failed))
         if not keys:
             break
         if here or session.builds_apart:
-            _build_beside(session, source, proposals.next_of(min(len(keys), MOST_VARIANTS - len(known) - failed)))
+            ahead = max(len(keys), _built_ahead(session))
+            _build_beside(session, source, proposals.next_of(min(ahead, MOST_VARIANTS - len(known) - failed)))
         for key, ratios in zip(keys, measure(session, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
             if ratios is None:
                 failed += 1
@@ -177,6 +182,11 @@ def has_idle_cores(session: EvaluationSession) -> bool:
     return session.builds_apart or (session.device == "cuda" and len(os.sched_getaffinity(0)) >= MANY_CORES)
 
 
+def _built_ahead(session: EvaluationSession) -> int:
+    """Variants whose builds are begun before they are asked for: a batch for each device, where none of these builds itself."""
+    return batch_size() * (session.width if session.builds_apart else 1)
+
+
 def _build_beside(session: EvaluationSession, source: str, keys: Sequence[Key]) -> None:
     """Begin to build the variants that come next, on cores where nothing is timed; whoever asks for one waits for it."""
     if not keys or not has_idle_cores(session):
@@ -195,7 +205,7 @@ def _build_beside(session: EvaluationSession, source: str, keys: Sequence[Key]) 
 def first_variants(session: EvaluationSession, candidate: str) -> list[str]:
     """The variants that a search of that candidate tries first."""
     source = session.store.get(candidate)
-    first = nearest_first(find_open_tunables(source))[0][: batch_size()]
+    first = nearest_first(find_open_tunables(source))[0][: _built_ahead(session)]
     return [session.store.put(bake(source, dict(key))) for key in first]
 
 

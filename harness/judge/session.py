@@ -82,6 +82,8 @@ class EvaluationSession(BuildPlace, abc.ABC):
 
     turned = False
     """Whether the last side of a comparison is begun and prepared first: in every other series of processes."""
+    width = 1
+    """Sources that can be judged side by side."""
     builds_apart = False
     """Whether sources are built on other cores, or other machines, than things are timed on."""
 

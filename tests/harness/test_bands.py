@@ -61,7 +61,9 @@ def timed(cost, noise: float = 0.003, seed: int = 0):
     return measure
 
 
-def searched(cost, open_=(THREADS, STEPS), noise: float = 0.003, seed: int = 0, device: str = "cuda"):
+def searched(
+    cost, open_=(THREADS, STEPS), noise: float = 0.003, seed: int = 0, device: str = "cuda", of=timed, devices: int = 1
+):
     evaluator = SimpleNamespace(
         spec=SPEC,
         device=device,
@@ -73,7 +75,7 @@ def searched(cost, open_=(THREADS, STEPS), noise: float = 0.003, seed: int = 0, 
         start={tunable.name: tunable.value for tunable in open_},
     )
     lines = (f"#define {t.name} {t.value}  // tune: {' '.join(map(str, t.choices))}" for t in open_)
-    return search(evaluator, "\n".join(lines), 60.0, timed(cost, noise, seed))  # type: ignore[arg-type]
+    return search(evaluator, "\n".join(lines), 60.0, of(cost, noise, seed), lambda: devices)  # type: ignore[arg-type]
 
 
 def far(value: int, best: int) -> float:
@@ -101,6 +103,30 @@ def test_a_search_ends_where_no_single_change_gains():
     assert found.tried == 12 and "12 of 255" in found.reason
     fast_again = searched(lambda values, _workload: far(values["N0"], 8) * far(values["N1"], 8), WIDE)
     assert fast_again.values["N0"] == fast_again.values["N1"] == 8
+
+
+def test_several_devices_measure_the_starts_neighbours_then_a_batch_each_and_the_last_few_with_it(monkeypatch):
+    monkeypatch.setattr("harness.judge.search.batch_size", lambda: 8)
+    three = tuple(Tunable(name=f"N{i}", value=4, choices=(1, 2, 4)) for i in range(3)) + (
+        THREADS,
+    )  # 108, nine beside the start
+
+    def sizes(devices: int, open_=three) -> list[int]:
+        asked = []
+
+        def counted(*words):
+            measure = timed(*words)
+            return lambda *told: asked.append(len(told[2])) or measure(*told)
+
+        cost = lambda values, _workload: math.prod(far(values[t.name], 1) for t in open_[:3])  # noqa: E731
+        found = searched(cost, open_, of=counted, devices=devices)
+        assert all(found.values[t.name] == 1 for t in open_[:3])
+        return asked
+
+    wide, one = sizes(4), sizes(1)
+    assert wide[:2] == [9, 32] and one[:3] == [8, 8, 8]
+    small = (*three[:2], Tunable(name="N2", value=4, choices=(1, 4)), STEPS)  # 54
+    assert sizes(5, small)[:2] == [8, 45]
 
 
 def test_the_cases_of_a_search_arespread_from_the_first_to_the_last():
