@@ -118,8 +118,8 @@ def search(
         if not keys:
             break
         if here or session.builds_apart:
-            ahead = max(len(keys), _built_ahead(session))
-            _build_beside(session, source, proposals.next_of(min(ahead, MOST_VARIANTS - len(known) - failed)))
+            more = max(len(keys), _built_ahead(session))
+            _build_beside(session, source, proposals.next_of(min(more, MOST_VARIANTS - len(known) - failed)))
         for key, ratios in zip(keys, measure(session, source, _values(keys), cases, FIRST_BLOCKS), strict=True):
             if ratios is None:
                 failed += 1

@@ -107,7 +107,8 @@ def test_a_search_ends_where_no_single_change_gains():
 
 def test_several_devices_measure_the_starts_neighbours_then_a_batch_each_and_the_last_few_with_it(monkeypatch):
     monkeypatch.setattr("harness.judge.search.batch_size", lambda: 8)
-    three = tuple(Tunable(name=f"N{i}", value=4, choices=(1, 2, 4)) for i in range(3)) + (
+    three = (
+        *(Tunable(name=f"N{i}", value=4, choices=(1, 2, 4)) for i in range(3)),
         THREADS,
     )  # 108, nine beside the start
 
