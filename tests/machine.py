@@ -3,7 +3,7 @@
 Argument sets of a comparison fill half of the last-level cache, and three times it, which takes longer than the samples (a
 gigabyte for each case on a server of 260 MiB); cold calls are cold with less, for their lines are flushed.
 What the device reaches at most is shown and decides nothing, and is measured anew wherever another test is at work.
-A verdict calls a small workload 128, 5,000 and 65,537 times, a second in all, a module with state for another, and where sizes are free it calls with 65,537 rows: here 2 and 20 times, and
+A verdict calls a small workload 128, 5,000 and 65,537 times, a second in all, a module with state for another (5,000 times in a row for what happens rarely), and where sizes are free it calls with 65,537 rows: here 2 and 20 times, and
 with 1,025 rows, but in the tests of who is found out by more (`whole_checks`).
 """
 
@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from harness import device
 from harness.checks import crossings
-from harness.judge import many_calls, rows
+from harness.judge import many_calls, pool, rows
+from harness.problems import box
 from harness.timing import load, roofs
 from harness.timing.sampling import PROTOCOLS, Protocol
 
@@ -26,6 +27,7 @@ FOLDER, LOOKED_AT = device.CPU_FOLDER, device._cpu_caches
 FEWER = {
     many_calls: {"QUICK_S": 0.0, "MANY_S": 0.0, "OTHERS_S": 0.0, "TOGETHER": 2, "LONG_S": 0.0, "LOOKS_S": 0.0},
     rows: {"STATE_S": 0.1},
+    box: {"FAR_CALLS": 300},
     crossings: {"BEYOND": 1025, "BEYOND_BYTES": crossings.MOST_BYTES["cpu"]},
 }
 WHOLE = [(module, name, getattr(module, name)) for module, fewer in FEWER.items() for name in fewer]
@@ -62,4 +64,5 @@ for _module, _fewer in FEWER.items():
     vars(_module).update(_fewer)
 os.fsync = lambda _file: None  # SIGKILL does not care, and of a short run each third second is fsync's
 load.others_at_work.__defaults__ = (0.02,)
+pool.ARENA_BYTES = 2 << 20  # each of a thousand evaluators would clear 64 MiB, and each worker map them: 50 and 8 ms
 roofs.MATRIX_SIZE["cpu"] = {"float64": 192, "float32": 256}

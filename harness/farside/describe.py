@@ -38,8 +38,8 @@ FEW_ROWS = 3
 """Leading rows up to which a module is called to see whether it takes them: a processor needs half a minute for all of the largest."""
 
 
-def describe(namespace: types.ModuleType) -> dict[str, Any]:
-    """What the parent makes a spec of. Everything in it is doubted there. Raises Unfit."""
+def describe(namespace: types.ModuleType, far: int) -> dict[str, Any]:
+    """What the parent makes a spec of, after so many calls in a row where the module has a state. Everything in it is doubted there. Raises Unfit."""
     import torch
 
     if not isinstance(getattr(namespace, "Model", None), type):
@@ -99,7 +99,7 @@ def describe(namespace: types.ModuleType) -> dict[str, Any]:
             shapes = [{"shape": [[0, n] for n in shape], "dtype": dtype} for shape, dtype in trial.shapes(small)]
             entries = trial.state(small, other)
     if entries:  # what counts its calls may change more at a later one
-        entries = trial.state(small, other, far=True)
+        entries = trial.state(small, other, far=far)
     facts = trial.facts(small, other)
     if sizes and not all(facts["matters"]):  # of one row nothing is left where the batch's mean is subtracted
         size = sorted(sizes)[1] if len(sizes) > 1 else whole[leading[0]][0][0]
@@ -176,7 +176,7 @@ class Trial:
         found: list[Any] = []
         with torch.no_grad(), default_dtype(torch.float64 if wide else torch.float32):
             seed_generators(seed)
-            before = generator_states()
+            before = None if self.drew else generator_states()
             given = [t.clone() for t in tensors]
             returns = outline(model(*rebuilt(self.form, given)), found)
             self.drew = self.drew or generator_states() != before
@@ -299,9 +299,9 @@ class Trial:
             self.returns = returns  # of a list with an entry a row a smaller size shows fewer
         return None if any(0 in shape for shape, _ in shapes) else shapes
 
-    def state(self, one: list[torch.Tensor], other: list[torch.Tensor], *, far: bool = False) -> list[dict[str, Any]]:
-        """The entries of the module's state (harness/farside/module_state.py); with `far` of what changes behind thousands of calls only,
-        too. Raises Unfit where it cannot be followed."""
+    def state(self, one: list[torch.Tensor], other: list[torch.Tensor], *, far: int = 0) -> list[dict[str, Any]]:
+        """The entries of the module's state (harness/farside/module_state.py); of what changes behind `far`
+        calls more, too. Raises Unfit where it cannot be followed."""
         model, beside = self.fresh(), self.fresh()
         before, sharing = state_side.snapshot(model), state_side.find_sharing(model)
         self.call(one, model=model)
@@ -310,7 +310,7 @@ class Trial:
         second = state_side.snapshot(model)
         alone = self.call(other, model=beside)
         after_alone = state_side.snapshot(beside)
-        behind = self._far(model, other) if far else second
+        behind = self._far(model, other, far) if far else second
         for caches in (False, True):
             try:
                 entries = state_side.find_entries(before, first, behind, after_alone, caches=caches)
@@ -328,10 +328,10 @@ class Trial:
             raise UnfitProblem(HIDDEN)
         return entries
 
-    def _far(self, model: Any, given: list[torch.Tensor]) -> Any:
-        """A snapshot behind thousands of calls more."""
+    def _far(self, model: Any, given: list[torch.Tensor], calls: int) -> Any:
+        """A snapshot behind so many calls more."""
         began = time.monotonic()
-        for _ in range(state_side.FAR_CALLS):
+        for _ in range(calls):
             if time.monotonic() - began > FIRST_FAR_S:
                 break
             try:

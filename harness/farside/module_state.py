@@ -20,8 +20,8 @@ ROW = 64
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
 MOST_ENTRIES = 2000
-FAR_CALLS, FAR_S, FAR_BYTES = 5000, 1.0, 64 << 20
-"""Calls in a row of Model by which what happens rarely is found, seconds that they may take, and bytes of outputs and state up to which one is
+FAR_S, FAR_BYTES = 1.0, 64 << 20
+"""Seconds that calls in a row of Model may take, by which what happens rarely is found, and bytes of outputs and state up to which one is
 compared with the one before."""
 MISSING = object()
 COMPILED = "_orig_mod"

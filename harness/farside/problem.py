@@ -282,16 +282,20 @@ class InputsAdapter:
         state.read(views, buffers)
         if self.steps > FIRST_STEPS:
             peculiar = find_peculiar(
-                lambda: model(*rebuilt(form, given)), lambda: state.read(views, buffers), buffers, seed
+                lambda: model(*rebuilt(form, given)),
+                lambda: state.read(views, buffers),
+                buffers,
+                seed,
+                self.problem["far"],
             )
             for buffer, found in zip(buffers, peculiar, strict=True):
                 buffer.copy_(found)
 
 
 def find_peculiar(
-    call: Callable[[], Any], read: Callable[[], None], buffers: list[torch.Tensor], seed: int
+    call: Callable[[], Any], read: Callable[[], None], buffers: list[torch.Tensor], seed: int, calls: int
 ) -> list[torch.Tensor]:
-    """The state before a call that is unlike the others, of some thousand that go on from each other; one of these, if there are several;
+    """The state before a call that is unlike the others, of so many that go on from each other; one of these, if there are several;
     the last finite state where there is none. `read` writes the state into `buffers`.
 
     Unlike is a call that changes what is returned, or the state, much more than the ones before it do: what happens at every 512th call
@@ -303,7 +307,7 @@ def find_peculiar(
     before = chosen = [buffer.clone() for buffer in buffers]
     last: list[torch.Tensor] = []
     returns = False
-    for _ in range(state_side.FAR_CALLS):
+    for _ in range(calls):
         if time.monotonic() - began > state_side.FAR_S:
             break
         try:
@@ -351,7 +355,7 @@ def form(forms: Any, protocol_side: Any, message: dict[str, Any], signature: Any
         try:
             with stage("it cannot be imported"):
                 namespace = forms.execute(path)
-            return Described(describe(namespace))
+            return Described(describe(namespace, problem["far"]))
         except UnfitProblem as refusal:
             return Described({"unfit": str(refusal)})
     namespace = forms.execute(path)

@@ -25,6 +25,8 @@ from kernels.spec import Device
 if TYPE_CHECKING:
     from harness.judge.rules import KernelRules
 
+ARENA_BYTES = 64 << 20
+"""An arena has so many at least, or it would be laid out anew for each larger workload."""
 MEMORY_SHARE = 0.5
 """Share of the GPU memory free before its process started that a candidate may take."""
 
@@ -265,7 +267,7 @@ class Pool:
             self.settle()  # until it has ended a process has the memory mapped, or has taken it
             if self._arena is not None:
                 self._arena.close()
-            self._arena = ArgumentBuffers(self.device, max(size, self._least(), 64 << 20))
+            self._arena = ArgumentBuffers(self.device, max(size, self._least(), ARENA_BYTES))
         return self._arena
 
     def close(self) -> None:

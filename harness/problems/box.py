@@ -35,6 +35,8 @@ SLOW_S = 10.0
 REFERENCE_S = 300.0
 SHARED_ON = ("cuda",)
 """Devices on which the references of a problem share a process."""
+FAR_CALLS = 5000
+"""Calls in a row of a Model with a state by which what happens rarely is found."""
 LATE_STEPS = 100
 """Calls of Model, and less than so many more, behind which the last of the states that are drawn is, the others behind 0, 1, 2: what
 warms up is warm by then."""
@@ -135,7 +137,7 @@ class Box:
         slow.start()
         try:
             worker = ProblemWorker(
-                get_fork_server("cpu", libraries=True), plain, device="cpu", artefact=path, problem={"role": "describe", "text": text},
+                get_fork_server("cpu", libraries=True), plain, device="cpu", artefact=path, problem={"role": "describe", "text": text, "far": FAR_CALLS},
                 patience_s=DESCRIBE_S, limits=describing(),
             )  # fmt: skip
         except WorkerFailure as fault:
@@ -366,7 +368,7 @@ class Box:
         try:
             asked = problem.describe_for_worker(
                 "inputs", text=text, only=[at for at in given if at < count],
-                steps=steps if any(at >= count for at in given) else None,
+                steps=steps if any(at >= count for at in given) else None, far=FAR_CALLS,
             )  # fmt: skip
             seeded = {"seed": torch.tensor([secrets.randbits(31)])}
             made = self.call(worker, problem, spec, workload, asked, seeded, "cpu")

@@ -17,6 +17,7 @@ from harness.farside.nest import UnfitProblem
 from harness.judge import many_calls, module_checks, rows
 from harness.judge.comparisons import withhold_doubtful
 from harness.judge.series import ComparisonRequest
+from harness.problems import box
 from harness.problems.pytorch import Problem, open_problem
 from harness.records import Comparison, Interval, Outcome, Suite, Verdict
 from harness.store import Store
@@ -314,9 +315,9 @@ CASES = {
         "self.calls = 0",
         "self.calls += 1; return x / (1 + self.calls) ** 0.5",
         [
-            ("self.calls = 0", "self.calls += 1; return x / (1 + min(self.calls, 500)) ** 0.5"),
+            ("self.calls = 0", "self.calls += 1; return x / (1 + min(self.calls, 125)) ** 0.5"),
             ("self.calls = 0", "self.calls = (self.calls + 1) % 97; return x / (1 + self.calls) ** 0.5"),
-            ("self.calls = 0", "self.calls += 1 + (self.calls % 613 == 612); return x / (1 + self.calls) ** 0.5"),
+            ("self.calls = 0", "self.calls += 1 + (self.calls % 151 == 150); return x / (1 + self.calls) ** 0.5"),
         ],
     ),
     "something at every 512th call": (
@@ -328,12 +329,12 @@ CASES = {
              "self.calls += 1; _ = self.shift.copy_(x.mean(0)) if self.calls % 1024 == 1023 else 0; return x - self.shift"),
         ],
     ),
-    "a counter in a tensor, and an answer that is another at every 300th call": (
+    "a counter in a tensor, and an answer that is another at every 75th call": (
         "self.register_buffer('calls', torch.zeros((), dtype=torch.int64))",
-        "self.calls += 1; return torch.where(self.calls % 300 == 0, x * 2, x)",
+        "self.calls += 1; return torch.where(self.calls % 75 == 0, x * 2, x)",
         [
             ("self.register_buffer('calls', torch.zeros((), dtype=torch.int64))",
-             "self.calls.copy_((self.calls + 1) % 300); return torch.where(self.calls % 300 == 0, x * 2, x)"),
+             "self.calls.copy_((self.calls + 1) % 75); return torch.where(self.calls % 75 == 0, x * 2, x)"),
         ],
     ),
     "a state that would not stay finite": (
@@ -344,18 +345,21 @@ CASES = {
 }  # fmt: skip
 
 
-BY_CALLS = (
-    "a counter that goes on",
-    "something at every 512th call",
-    "a counter in a tensor, and an answer that is another at every 300th call",
-)
+BY_CALLS = {
+    "a counter that goes on": 1250,
+    "something at every 512th call": 5000,
+    "a counter in a tensor, and an answer that is another at every 75th call": 1250,
+}
+"""Calls in a row that show what is wrong, however busy the machine is."""
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_module_with_state_is_judged_by_what_it_keeps(name: str, opened, tmp_path: Path, monkeypatch):
     init, forward, wrong = CASES[name]
-    # Thousands of calls are what the topic needs, however busy the machine is.
-    monkeypatch.setattr(rows, "STATE_S", 5.0 if name in BY_CALLS else 0.1)
+    if name in BY_CALLS:
+        monkeypatch.setattr(rows, "STATE_S", 5.0)
+        monkeypatch.setattr(rows, "MANY", BY_CALLS[name])
+        monkeypatch.setattr(box, "FAR_CALLS", BY_CALLS[name])
     problem = opened(module(init, forward) + INPUTS)
     candidates = [module(*one, "ModelNew") for one in [(init, forward), *wrong]]
     found = verdicts(problem, candidates, tmp_path)

@@ -142,7 +142,7 @@ def described(by: fork_server.ForkServer, path: Path) -> ProblemWorker:
         workloads=(Workload(axes={"one": 1}, dtype="float32"),),
     )  # fmt: skip
     path.write_text(PROBLEM)
-    problem = {"role": "describe", "text": PROBLEM}
+    problem = {"role": "describe", "text": PROBLEM, "far": 0}
     return ProblemWorker(by, spec, device="cpu", artefact=path, problem=problem)
 
 
