@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from compiler.codegen.kernels import KernelFunction, in_axes
-from compiler.codegen.product_parts import OperandSide, by_plan, plan_lines
+from compiler.codegen.product_parts import OperandSide, SideLines, by_plan, plan_lines
+from compiler.codegen.shifted_sides import shifted_side
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr
 from compiler.draft.printing import indent
@@ -31,7 +32,7 @@ def stage_lines(
         for at in range(count):
             side, name = sides[at][which], f"{word}Of{at}"
             box = side.box(kind)
-            made = side.halved(name, type, places, kind)
+            made = bring_side(side, name, type, places, kind)
             copies |= box is None and not made.member
             lines += made.bring
             bring = f"{name}({'read, ' if made.member else ''}batch, {first}, start, {to}, thread, threads);"
@@ -63,6 +64,14 @@ def stage_lines(
     call = f"multiply_halved_tiles<{type}, Rows, Columns, Split, {len(sides)}, {len(lefts)}, {len(rights)}, {along}, kAsks ? {' + '.join(bytes)} : 0, {brings}, {'true' if copies else '!kAsks'}>"
     parameters = [f"[[maybe_unused]] const __grid_constant__ CUtensorMap {name}" for name in maps]
     return lines, [f"{call}(tileMemory, {sizes}, askStage, fetchStage, bringStage, putEight);"], parameters
+
+
+def bring_side(side: OperandSide, name: str, type: str, places: str, kind: torch.dtype) -> SideLines:
+    """How a side is brought, by words that are shifted together where its neighbours begin anywhere."""
+    by_words = None
+    if side.box(kind) is None and side.apart(8, kind) is None:
+        by_words = shifted_side(side, name, type, places, kind)
+    return by_words or side.halved(name, type, places, kind)
 
 
 def sides_apart(kernel: ProductKernel) -> tuple[list[Expr], list[Expr]]:

@@ -54,6 +54,10 @@ MANY_BLOCKS = 16384
 """Blocks that each begin with a table in shared memory, from which on a thread takes four times as many packs: 57 -> 52 us for MXFP4 (H200)."""
 
 
+CALLED = {"stream_tiles": "multiply_halves<", "below": "reduce_below<"}
+"""Files that few kernels call something of, and the call."""
+
+
 @functools.cache
 def _prelude() -> str:
     """With the files that it includes by quotes in their places."""
@@ -449,7 +453,7 @@ class HostFile:
                 "",
                 _prelude(),
                 "namespace {\n",
-                *([(CUDA / "stream_tiles.cuh").read_text()] if "multiply_halves<" in body else []),
+                *((CUDA / f"{name}.cuh").read_text() for name, call in CALLED.items() if call in body),
                 *(products.preludes(body) if "kTileBytes" in body or "kExactBytes" in body else []),
                 *self.texts,
                 "}  // namespace\n",

@@ -21,8 +21,8 @@ from compiler.codegen.levels import (
     run_pass,
     windows_within,
 )
-from compiler.codegen.online import online_groups, print_pass, print_results
-from compiler.codegen.passes import bytes_between, find_recomputed, keep_for_later, window_bytes
+from compiler.codegen.online import below_maximum, joined_groups, online_groups, print_pass, print_results, print_sums
+from compiler.codegen.passes import bytes_between, keep_for_later, window_bytes
 from compiler.codegen.printer import Printer
 from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Text, Window
@@ -268,9 +268,10 @@ def rows_function(
     selected = first_groups(text, folds) if resident and not ragged else []
     found_so = {member for group in selected for member in group.members}
     keyed = {group.best[0]: group for group in selected}
-    online = [] if resident else online_groups(text, folds)
-    merged = {one for group in online for one in (*group.sums, *(made for made, _ in group.made))}
     early = {s: s.stage for s in full if s.stage in stages and s.buffer.text not in again} if resident else {}
+    online = joined_groups(text, folds, {final, *early.values()}) if resident else online_groups(text, folds)
+    online = [] if selected else online
+    merged = {one for group in online for one in (*group.sums, *(made for made, _ in group.made))}
     passes = {
         stage: [
             *(text.value(m) for m in folds if m.stage == stage and (m in keyed or m not in found_so)),
@@ -278,7 +279,10 @@ def rows_function(
         ]
         for stage in stages
     }
-    again_by = keep_for_later(text, passes, find_recomputed(text, passes)) if resident and held else {}
+    again_by = keep_for_later(text, passes) if resident and held else {}
+    for group in online if resident else ():
+        stage = group.maximum.stage + 1
+        again_by[stage] = below_maximum(text, group, again_by.get(stage, []))
     holds = {id(expr): text.fresh("held") for found in again_by.values() for expr in found}
     lane = f"[{text.lane_name}]" if text.width > 1 else ""
     kept = {at: f"{name}[item]{lane}" for at, name in holds.items()}
@@ -295,7 +299,7 @@ def rows_function(
             hoist(text, [*(text.value(m) for m in [*here, *firsts, *sums]), *(s.value for s in written)], 0, top, {})
             top.lines += indent(accumulators(text, [*here, *sums], False), 1)
             top.lines += indent([open_keys(text, keyed[one], slots) for one in firsts], 1)
-            if groups:
+            if groups and not resident:
                 others = [m for m in here if all(m is not group.maximum for group in groups)]
                 print_pass(text, top, groups, others, written, end)
             else:
@@ -307,17 +311,24 @@ def rows_function(
                 deep = 3 if resident else 2
                 body = indent(text.pack_opening(), deep) + made.lines(deep)
                 top.lines += indent(open_loop, 1) + body + indent(close_loop, 1)
+            for group in groups if resident else ():
+                keep = [(expr, kept[id(expr)]) for expr in again_by[stage + 1]]
+                left = {id(expr): kept[id(expr)] for at, found in again_by.items() if at <= stage for expr in found}
+                sums_below = print_sums(text, top, group, loaded, numbers | left, keep)
+                top.lines += indent([*open_loop, *indent(sums_below, 2), *close_loop], 1)
             if loops == 1 and folds:
                 top.line("await_cluster<Split>();")
-            own = {group.maximum: text.fresh(f"{text.fold_names[group.maximum]}_own") for group in groups}
             for member in here:
-                folded = text.fold_names[member]
-                if member in own:
-                    top.line(f"const float {own[member]} = {folded};")
-                call = f"team_reduce<Threads, Team, Split>({folded}, {_typed(text, member)}, {text.join(member)})"
-                top.line(f"{folded} = {call};")
+                if all(member is not group.maximum for group in groups):
+                    folded = text.fold_names[member]
+                    call = f"team_reduce<Threads, Team, Split>({folded}, {_typed(text, member)}, {text.join(member)})"
+                    top.line(f"{folded} = {call};")
             for group in groups:
-                print_results(text, top, group, own[group.maximum])
+                own = print_results(text, top, group, resident)
+                below = text.fresh(f"{own}_share")
+                if resident and again_by[stage + 1]:
+                    top.line(f"const float {below} = share_below<Team>({own}, {text.fold_names[group.maximum]});")
+                    kept |= {id(expr): f"({kept[id(expr)]} * {below})" for expr in again_by[stage + 1]}
             for one in firsts:
                 print_firsts(text, top, keyed[one])
         row_stores(
@@ -347,6 +358,7 @@ def rows_function(
     streams = (
         sum(window.width * window.buffer.dtype.itemsize for window in moved) >= 16
     )  # else a loop has few bytes on their way
+    online = [] if resident else online
     made_at_once = int(bool(online)) if loops != 1 or parts else 3 if several else 2 if online or streams else 0
     return finish_function(
         text, name, opening, parameters, arguments, top, mark, roots, stores, kept=bytes, online=made_at_once

@@ -6,12 +6,12 @@ exponentials, softmax's denominator, an entropy, weighted means. So rows that ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 
 from compiler.codegen.levels import StoreStatement, hoist, load_kept, run_pass
 from compiler.codegen.printer import Printer
-from compiler.codegen.text import Text
+from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, constant, make, walk
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare
@@ -181,15 +181,33 @@ def print_pass(
     top.lines += [*inside.lines, "    }"]
 
 
-def print_results(text: Text, top: Scope, group: OnlineGroup, own: str) -> None:
-    """What a team has summed, now that its maximum is known. `own`: the thread's maximum."""
+def print_sums(
+    text: Text, top: Scope, group: OnlineGroup, loaded: dict[Window, str], kept: dict[int, str], keep: list[tuple[Expr, str]]
+) -> list[str]:  # fmt: skip
+    """What happens for a pack of a row that stays, once a thread has its largest: sums below the warp's."""
     name = text.fold_names[group.maximum]
-    for one in group.sums:
-        sum = text.fold_names[one]
-        top.line(
-            f"{sum} = team_reduce<Threads, Team, Split>({sum} * expf({own} - shift_below({name})), 0.0f, {text.join(one)});"
-        )
-        top.line(f"{sum} = {name} == -INFINITY ? NAN : {sum};")
+    shift = text.fresh(f"{name}_shift")
+    top.line(f"{name} = largest_of_warp<Team>({name});")
+    top.line(f"const float {shift} = shift_below({name});")
+    text.fold_names[group.maximum] = shift
+    made = run_pass(text, top, group.sums, [], loaded=loaded, hold=True, kept=kept, keep=keep)
+    text.fold_names[group.maximum] = name
+    return [*text.pack_opening(), *made.lines(0)]
+
+
+def print_results(text: Text, top: Scope, group: OnlineGroup, warps: bool) -> str:
+    """What a team has summed, and its maximum, in one exchange. `warps`: threads have summed below their warp's maximum, not their own. The name of
+    what else is below that, of which a thread has as much as `share_below` says."""
+    name = text.fold_names[group.maximum]
+    names = [text.fold_names[one] for one in group.sums]
+    own, sums = text.fresh(f"{name}_own"), text.fresh(f"{name}_sums")
+    top.line(f"const float {own} = {name if warps else f'largest_of_warp<Team>({name})'};")
+    scale = "" if warps else f" * expf({name} - shift_below({own}))"
+    top.line(f"float {sums}[] = {{{', '.join(one + scale for one in names)}}};")
+    site = sum(line.count("reduce_below<") for line in top.lines)
+    top.line(f"{name} = reduce_below<Threads, Team, Split, {site}>({own}, {sums});")
+    for at, one in enumerate(names):
+        top.line(f"{one} = {name} == -INFINITY ? NAN : {sums}[{at}];")
     for member, value in group.made:
         hoist(text, [value], 0, top, {})
         made = Printer(text, top, [value], {}).text(value, top)
@@ -197,3 +215,27 @@ def print_results(text: Text, top: Scope, group: OnlineGroup, own: str) -> None:
             made, given = text.fresh(f"{member.definition.origin}_{member.definition.kind}"), made
             top.line(f"const float {made} = {_bare(given)};")
         text.fold_names[member] = made
+    return own
+
+
+def joined_groups(text: Text, folds: list[Member], busy: Container[int]) -> list[OnlineGroup]:
+    """Of rows that stay: maxima whose sums are taken below a warp's own one, so that a team meets once for both. `busy`: stages in which elements are
+    written."""
+    groups = online_groups(text, folds)
+    merged = {one for group in groups for one in (*group.sums, *(made for made, _ in group.made))}
+    alone = [
+        g
+        for g in groups
+        if g.maximum.stage + 1 not in busy and all(m in merged for m in folds if m.stage == g.maximum.stage + 1)
+    ]
+    return alone if len(alone) == len(groups) else []
+
+
+def below_maximum(text: Text, group: OnlineGroup, held: list[Expr]) -> list[Expr]:
+    """Of what is held, that which is times exp(element - maximum), and of the maximum's nothing else."""
+    found = []
+    for expr in held:
+        terms = _terms(text, expr)
+        if len(terms) == 1 and not terms[0][0] and _top(text, terms[0][1]) is group.maximum:
+            found.append(expr)
+    return found

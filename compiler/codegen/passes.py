@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr
 
-DEAR = 8
-"""Instructions, roughly, from which on a number is kept for a later pass, not computed again."""
+DEAR, CHEAP = 8, 2
+"""Instructions, roughly, from which on a number is kept for a later pass, not computed again: as many as registers are worth, and one more than a
+load where it takes no more of them than what it is made of."""
 
 
-def find_recomputed(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
-    """Of each pass, what a later one would compute again for much."""
+def find_recomputed(text: Text, passes: dict[int, list[Expr]], least: int = DEAR) -> dict[int, list[Expr]]:
+    """Of each pass, what a later one would compute again by at least so many instructions."""
     found: dict[int, list[Expr]] = {}
     known: dict[int, int] = {}
     for stage, roots in passes.items():
@@ -22,7 +23,7 @@ def find_recomputed(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list
             if id(expr) in seen:
                 continue
             seen.add(id(expr))
-            if id(expr) in known and expr.type == "float" and text.cost(expr) >= DEAR:
+            if id(expr) in known and expr.type == "float" and text.cost(expr) >= least:
                 here = found.setdefault(known[id(expr)], [])
                 here += [] if expr in here else [expr]
                 continue
@@ -33,10 +34,15 @@ def find_recomputed(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list
     return found
 
 
-def keep_for_later(text: Text, passes: dict[int, list[Expr]], found: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
-    """What was found; nothing where it took more than twice the registers of what is loaded."""
+def keep_for_later(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list[Expr]]:
+    """What a pass leaves for a later one: all that takes no more registers than what is loaded (a sum of two rows), else what costs much and takes
+    at most twice as many."""
     loaded = window_bytes(text.windows([root for roots in passes.values() for root in roots]), 0)
-    return found if bytes_between(text, passes, found, 0) <= 2 * loaded else {}
+    for least, times in ((CHEAP, 1), (DEAR, 2)):
+        found = find_recomputed(text, passes, least)
+        if found and bytes_between(text, passes, found, 0) <= times * loaded:
+            return found
+    return {}
 
 
 def bytes_between(text: Text, passes: dict[int, list[Expr]], held: dict[int, list[Expr]], beside: int) -> int:

@@ -89,6 +89,14 @@ class OperandSide:
             f"{call}({buffer.text} + ({index_text(index)}), {inside});".replace("(", "(toHere, ", 1),
         ]
 
+    def by_element(self, type: str, places: str, unroll: int = 8) -> list[str]:
+        """Lines that bring eight by eight what is loaded one by one."""
+        return [
+            f"bring_side<{places}, {str(self.along).lower()}>(toStage, ofThread, ofThreads, [&](int ofPlace, int ofStep, char* toHere) {{",
+            f"    Pack<{type}, 8> eightOf;", f"    #pragma unroll {unroll}", "    for (int ofEight = 0; ofEight < 8; ++ofEight) {", *self.element(2, " + ofEight"),
+            f"        eightOf.at[ofEight] = to<{type}>(theValue);", "    }", f"    *reinterpret_cast<Pack<{type}, 8>*>(toHere) = eightOf;", "});",
+        ]  # fmt: skip
+
     def halved(self, name: str, type: str, places: str, dtype: torch.dtype) -> SideLines:
         """How it is brought: (what was read, first place, first step, to, thread, threads)."""
         along, wide = str(self.along).lower(), self.text.wide
@@ -100,10 +108,7 @@ class OperandSide:
         axis, end = (self.step, self.ends[1]) if self.along else (self.place, self.ends[0])
         flags, packs, (value,) = packs_along(self.text, self.kernel, [self.value], axis, end)
         only = fast is None and not packs  # then eight loads are on their way together
-        slow = [
-            bring, f"    Pack<{type}, 8> eightOf;", f"    #pragma unroll {8 if only else 1}", "    for (int ofEight = 0; ofEight < 8; ++ofEight) {", *self.element(2, " + ofEight"),
-            f"        eightOf.at[ofEight] = to<{type}>(theValue);", "    }", *stored,
-        ]  # fmt: skip
+        slow = self.by_element(type, places, 8 if only else 1)
         more = "char* toStage, int ofThread, int ofThreads"
         if fast is not None or not packs:
             quick = [] if fast is None else [bring, *indent(self.copied("copy_eight", self.value, None), 1), "});"]

@@ -9,6 +9,7 @@ from compiler.codegen.kernels import KernelFunction, in_axes, signature
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import print_lines
 from compiler.codegen.product_parts import OperandSide, batch_parameter, by_plan, plan_lines, put_eight
+from compiler.codegen.shifted_sides import elements_of_windows
 from compiler.codegen.text import Text, element_type
 from compiler.cuda import CUDA
 from compiler.draft import hopper
@@ -52,13 +53,13 @@ def product_function(program: KernelProgram, kernel: ProductKernel, name: str, n
     text.levels = [set(), set()]
     stores = [StoreStatement(s.definition.outs[0], s.places[0], kernel.leaf(s.value), 0, False) for s in kernel.stores]
     roots = [side for pair in kernel.sides for side in pair] + [s.value for s in stores]
-    parameters, arguments = signature(
-        text, stores, roots, list(kernel.ends), plain=not narrow, leaves=kernel.names.values()
-    )
-    wide = text.wide
+    wide, kind = text.wide, kernel.narrow
     sizes = ", ".join(f"static_cast<{wide}>({index_text(end)})" for end in kernel.ends)
     sides = [(OperandSide(text, kernel, left, 1), OperandSide(text, kernel, right, 2)) for left, right in kernel.sides]
-    kind = kernel.narrow
+    elements = elements_of_windows([side for pair in sides for side in pair], kind)
+    parameters, arguments = signature(
+        text, stores, roots, [*kernel.ends, *elements], plain=not narrow, leaves=kernel.names.values()
+    )
     template = "int Rows, int Columns, int Split"
     maps: list[str] = []
     if kind is not None:

@@ -137,6 +137,10 @@ class Text:
             args = told
         if op == "sub" and type == "float" and self.on_a_gpu and (found := small_difference(*args)) is not None:
             return found
+        if op == "mul" and args[0] is args[1] and args[0].op == "sqrt" and args[0].args[0].op == "fold":
+            of = self.value(args[0].args[0].args[0])
+            if of.op == "mul" and of.args[0] is of.args[1]:
+                return args[0].args[0]  # a norm's square, where a mean of squares is written by it
         if op == "round_to" and args[1] == "uint8" and (most := highest(args[0])) is not None and most <= 255:
             return args[0]
         if op == "div" and type == "float" and self.on_a_gpu and self.level(args[1]) < self.level(args[0]):

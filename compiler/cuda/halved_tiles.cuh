@@ -74,6 +74,29 @@ __device__ __forceinline__ void store_side(const Read (&read)[kReads<Places>], c
     }
 }
 
+// The five words that eight halves lie in which begin at element `first` of the `count` of a tensor, zeros beyond it. There is an even number of them, and the first begins a word.
+template <typename T, typename Index>
+__device__ __forceinline__ void load_words_around(uint32_t (&words)[5], const T* from, Index first, Index count) {
+    const Index word = first >> 1;
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+        if (word + i >= 0 && word + i < count / 2) {
+            words[i] = reinterpret_cast<const uint32_t*>(from)[word + i];
+        }
+    }
+}
+// Eight halves of them, from the first word's second half on where they are `odd`.
+__device__ __forceinline__ void shift_halves(const uint32_t (&words)[5], int odd, uint32_t (&eight)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        eight[i] = __funnelshift_r(words[i], words[i + 1], odd * 16);
+    }
+}
+template <typename T>
+__device__ __forceinline__ void keep_half(PackInWords<T, 8>& eight, int at, bool is_one) {
+    eight.words[at / 2] &= is_one ? 0xffffffffu : at % 2 ? 0x0000ffffu : 0xffff0000u;
+}
+
 // A byte as a number: its bits behind those of 2^23, in which ones are counted.
 __device__ __forceinline__ float float_of(const Pack<int8_t, 8>& bytes, int at) {
     const uint32_t four = reinterpret_cast<const uint32_t*>(&bytes)[at / 4] ^ 0x80808080u;

@@ -42,12 +42,22 @@ def spec_of(dtype: str, outputs: Sequence[str] = PER_ROW, sizes=SIZES, timed: in
     return made([{"rows": r, "cols": c} for r, c in sizes], (dtype,), ("cuda",), timed=timed, tensors=tensors)
 
 
+@pytest.mark.parametrize("resident", [1, 2])
 @pytest.mark.parametrize(("dtype", "reference"), [("float32", MEANS), ("bfloat16", MEANS), ("float16", SOFTMAX)])
-def test_sums_below_a_running_maximum_are_right(dtype, reference, tmp_path):
+def test_sums_below_a_running_maximum_are_right(dtype, reference, resident, tmp_path):
     spec = spec_of(dtype, PER_ROW if reference == MEANS else ("y", "lse"))
-    text, found = re.subn(r"#define RESIDENT 0", "#define RESIDENT 2", source(spec, reference))
+    text, found = re.subn(r"#define RESIDENT 0", f"#define RESIDENT {resident}", source(spec, reference))
     assert found == 1
     check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
+
+
+def test_a_row_that_stays_meets_once_for_its_maximum_and_its_sum():
+    text = source(
+        spec_of("float16", ("y",)), "import torch\n\n\ndef reference(x):\n    return {'y': torch.softmax(x, -1)}\n"
+    )
+    kept = text[text.index("_rows_kept_by_8(") :]
+    kept = kept[: kept.index("\n}\n")]
+    assert kept.count("reduce_below<") == 1 and "team_reduce<" not in kept and kept.count("exp(") == 1
 
 
 def test_a_row_is_read_once_for_all_that_is_reduced_of_it():

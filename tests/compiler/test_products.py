@@ -146,6 +146,7 @@ def test_a_sum_that_is_not_finite_is_taken_again(tmp_path):
 
 CONVOLUTIONS = {
     "of planes": ("float16", "n c h w", "o c 3 3", "n o h w", "conv2d(x, k, b, padding=1).relu()"),
+    "of lines": ("bfloat16", "n c h", "o c 5", "n o h", "conv1d(x, k, b, padding=2)"),
     "in steps of two": ("float32", "n c 2*h", "o c 4", "n o h", "conv1d(x, k, stride=2, padding=1) + b[:, None]"),
     "turned": ("float32", "n c h", "c o 4", "n o 2*h", "conv_transpose1d(x, k, b, stride=2, padding=1)"),
 }
@@ -155,7 +156,11 @@ CONVOLUTIONS = {
 def test_a_convolution_is_a_product_of_its_windows(form, tmp_path):
     dtype, x, k, y, value = CONVOLUTIONS[form]
     reference = f"import torch\n\n\ndef reference(x, k, b):\n    return {{'y': torch.nn.functional.{value}}}\n"
-    sizes = [{"n": 2, "c": 5, "o": 9, "h": 8, "w": 16}, {"n": 1, "c": 6, "o": 3, "h": 3, "w": 5}]
+    sizes = [
+        {"n": 2, "c": 5, "o": 9, "h": 8, "w": 16},
+        {"n": 1, "c": 6, "o": 3, "h": 3, "w": 5},
+        {"n": 1, "c": 3, "o": 2, "h": 4, "w": 12},
+    ]
     tensors = {"x": f"in {x}", "k": f"in {k}", "b": "in o", "y": f"out {y}"}
     spec = made(sizes, (dtype,), ("cuda",), tensors=tensors)
     assert isinstance(Meaning(spec, reference).program(dtype, 1).kernels[0], ProductKernel)
