@@ -17,7 +17,7 @@ from harness.judge.module_checks import (
     name_modes_unlike_models,
     takes_strides,
 )
-from harness.judge.rules import WARM_CALLS, KernelRules, kernels_of_calls, profile_timed_calls, read_kernels
+from harness.judge.rules import KernelRules, kernels_of_calls, profile_timed_calls
 from harness.judge.session import VERSION, EvaluationSession
 from harness.problems import degenerate as degeneracy
 from harness.problems.pytorch import Problem
@@ -28,7 +28,7 @@ from harness.timing.mixtures import is_persistent, two_calls
 from kernels.spec import Frozen, Workload
 
 MOST_WEIGHTS = 64 << 20
-"""Bytes of a problem's weights up to which a second module is made."""
+"""Bytes of a problem's weights up to which a process has its modules several times."""
 UNSEEN = "whose kernels did the work is not checked: on a CPU no profile tells them apart"
 
 
@@ -77,6 +77,13 @@ class ProblemRules(KernelRules):
             return None
         artefact, libraries = Path(build.artefact), self.libraries
         return self.problem.start(build.candidate, artefact, libraries=libraries, company=company, compilers=compilers)
+
+    def start_beside(self, build: Build, *, company: Path) -> Worker | None:
+        """Eager torch in the process of the references, which keeps its weights once more."""
+        box = self.problem.box
+        if box is None or build.candidate not in self.eager() or self.description.weight_bytes > MOST_WEIGHTS:
+            return None
+        return box.beside_references(self.problem, company)
 
     def check_further(self, build: Build, workloads: tuple[Workload, ...]) -> tuple[list[Check], tuple[str, ...]]:
         if self.description.weight_bytes > MOST_WEIGHTS or self.is_model(build.candidate):
@@ -193,8 +200,7 @@ def profile(session: EvaluationSession, build: Build, workload: Workload, *, eag
     """Microseconds by kernel name of a warm call: what a first one does besides is not what is divided, and after a pause a
     GPU's clocks are low.
 
-    `eager` torch's is taken at once for the first workload of either suite, in one process: that of the references, so that the one that is
-    checked is timed as well.
+    `eager` torch's is taken at once for the first workload of either suite, in one process.
     """
 
     def key(one: Workload) -> str:
@@ -205,22 +211,7 @@ def profile(session: EvaluationSession, build: Build, workload: Workload, *, eag
     firsts = [*session.suite()[:1], *session.suite(held_out=True)[:1]] if eager else []
     wanted = {key(one): one for one in (workload, *firsts)}
     missing = [name for name in wanted if session.store.find_record("profile", name, CallProfile) is None]
-    calls = [wanted[name] for name in missing]
-    found = _kernels_beside_references(session, calls) if eager else None
-    if found is None:
-        found = kernels_of_calls(session, build, calls, warm=True)
+    found = kernels_of_calls(session, build, [wanted[name] for name in missing], warm=True)
     for name, kernels in zip(missing, found, strict=True):
         session.store.keep("profile", name, CallProfile(kernels=kernels))
     return found[0]
-
-
-def _kernels_beside_references(session: EvaluationSession, workloads: list[Workload]) -> list[dict[str, float]] | None:
-    """The same of eager torch in a process where nothing is timed, or None. It keeps Model's weights once more, so of small ones only."""
-    problem = session.kernel
-    assert isinstance(problem, Problem) and problem.box is not None and problem.description is not None
-    if problem.description.weight_bytes > MOST_WEIGHTS:
-        return None
-    values = distributions(session.spec, {})[0]
-    cases = [session.cases.get(workload, values, {}) for workload in workloads]
-    answers = problem.box.profile(problem, [(one.workload, one.inputs) for one in cases], behind=WARM_CALLS)
-    return None if answers is None else [read_kernels(one) for one in answers]

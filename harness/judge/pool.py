@@ -90,6 +90,15 @@ class Pool:
         self._workers[build.candidate] = worker
         return worker
 
+    def begin_beside(self, build: Build) -> bool:
+        """Whether a process of others' is this candidate's now, until it is dropped. Nothing is timed there."""
+        if (worker := self._rules.start_beside(build, company=self._neighbours())) is None:
+            return False
+        self.drop(build.candidate)
+        self._available[build.candidate] = self._memory_available()
+        self._workers[build.candidate] = self._seen(worker)
+        return True
+
     def begin(self, builds: Iterable[Build]) -> None:
         """Have those of these candidates that have no process get one, several at once on a GPU, where a context takes most of a start. What
         fails is left for `get`, which tries once more and says why."""

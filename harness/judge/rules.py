@@ -76,6 +76,10 @@ class KernelRules:
         """The candidate's process, where it is not started as others are. Raises WorkerFailure."""
         return None
 
+    def start_beside(self, build: Build, *, company: Path) -> Worker | None:
+        """What stands for the process of a source of the user's that is only checked, in a process that is there, or None."""
+        return None
+
     def check_further(self, build: Build, workloads: tuple[Workload, ...]) -> tuple[list[Check], tuple[str, ...]]:
         """Checks behind those of every workload, and warnings. Raises WorkerFailure."""
         return [], ()
@@ -171,7 +175,7 @@ def kernels_of_timed_calls(
         session.pool.settle()
         comparison.prepare(arm)
         comparison.sample(arm, look=True)
-        found = read_kernels(arm.worker.request({"op": "profile"}))
+        found = _read_kernels(arm.worker.request({"op": "profile"}))
     finally:
         session.pool.drop(build.candidate)
     return {name: spent / arm.calls for name, spent in found.items() if not NEIGHBOURS.search(name)}
@@ -184,10 +188,10 @@ def _kernels_of_a_call(session: EvaluationSession, build: Build, workload: Workl
     bench.write(0, case.inputs)
     for _ in range(WARM_CALLS if warm else 0):  # one by one: in flight together they may not fit
         worker.request(bench.message())
-    return read_kernels(worker.request(bench.message(kernels=True)))
+    return _read_kernels(worker.request(bench.message(kernels=True)))
 
 
-def read_kernels(answer: dict[str, Any]) -> dict[str, float]:
+def _read_kernels(answer: dict[str, Any]) -> dict[str, float]:
     """What a worker says of its kernels. Raises WorkerFailure for what is none."""
     try:
         return {str(name): float(spent) for name, spent in answer.get("kernels") or []}

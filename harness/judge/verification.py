@@ -48,13 +48,13 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
     made: list[Check] = []
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    outcome, reason = Outcome.PASSED, ""
+    outcome, reason, beside = Outcome.PASSED, "", False
     try:
         if not build.ok:
             raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
-        session.pool.pinned.update(session.rules.eager())
         session.pool.only(build.candidate)
         session.compile_ahead(build, workloads, beyond=partial(_crossed, session, workloads))
+        beside = session.pool.begin_beside(build)
         worker = session.pool.get(build)
         _entries(session, worker, workloads)
         with session.pool.guarding_memory(build.candidate):
@@ -87,6 +87,9 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
     except WorkerFailure as fault:
         outcome, reason = fault.outcome, session.rules.name_fault(fault.reason)
         session.pool.drop(build.candidate)
+    finally:
+        if beside:
+            session.pool.drop(build.candidate)
     degenerate = session.rules.degenerate()
     return conclude(
         session, build, outcome, reason, checks=tuple(made), warnings=warnings, notes=notes, degenerate=degenerate,

@@ -7,7 +7,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +44,6 @@ POOL, LARGE_POOL, LARGE_BYTES = 4, 2, 1 << 30
 """Draws of get_inputs() kept for tensors that only it can draw; fewer of larger ones, which take it half a minute each."""
 QUICK_S, FRESH_S = 0.03, 12.0
 """Draws that take no longer than this are used once, until all have taken so much: then those that there are come again."""
-EAGER = "eager"
-"""Name of the worker that is profiled."""
 LIMITS = sandbox.ProcessLimits(memory_bytes=16 << 30, threads=512)
 COMPILING = sandbox.ProcessLimits(memory_bytes=32 << 30, threads=1024, file_bytes=1 << 30, scratch_bytes=8 << 30)
 """torch.compile runs g++ or ptxas in its worker; a precompiled header of torch's has over 64 MB."""
@@ -96,6 +94,42 @@ class SecondReference(ProblemWorker):
 
     def request(self, message: dict[str, Any], **how: Any) -> dict:
         return super().request({**message, "candidate": self.number}, **how)
+
+
+class EagerBeside(SecondReference):
+    """Model as the baseline in the process of the references, for what is not timed. Who ends it leaves that process."""
+
+    def __init__(self, first: ProblemWorker, problem: Problem, company: Path) -> None:
+        """Raises WorkerFailure where it cannot load: then both end."""
+        self.__dict__.update(vars(first))
+        self.number, self.left, self.failed = next(self.siblings), False, False
+        self.mapped, self.warnings, self.returned = set(), [], frozenset()
+        self.spec, self.problem = problem.spec, problem.describe_for_worker("candidate", eager=True)
+        symbols: dict[str, tuple[str, ...]] = dict.fromkeys(self.spec.dtypes, (self.spec.entry_name,))
+        self._load(problem.folder, symbols, company)
+
+    @property
+    def alive(self) -> bool:
+        return not self.left and super().alive
+
+    def kill(self) -> None:
+        if self.failed:
+            super().kill()
+        elif not self.left:
+            try:
+                for number in list(self.mapped):
+                    self.request({"op": "unmap", "id": number})
+            except WorkerFailure:
+                return  # it has ended
+            self.left = True
+
+    def close(self) -> None:
+        if not self.left:
+            self.failed = self.left = True
+            super().close()
+
+    def _copied(self, library: Path, name: str) -> str:
+        return super()._copied(library, f"{self.number}-{name}")
 
 
 class Box:
@@ -156,48 +190,6 @@ class Box:
     def call(self, name: str, problem: Problem, spec: Spec, workload: Workload, asked: dict[str, Any],
              given: dict[str, torch.Tensor], on: str) -> dict[str, torch.Tensor]:  # fmt: skip
         """Outputs by name of one call in the worker of that name, started where it is not there. Raises WorkerFailure."""
-        layout, buffers, worker = self._prepared(name, problem, spec, workload, asked, given, on)
-        more: dict[str, Any] = {"rounding": self.rounding} if asked.get("exact") and self.rounding else {}
-        if asked["role"] == "reference" and self.instance:
-            more |= {"instance": self.instance, "moved": self.moved}
-        if asked["role"] == "reference" and self.mode:
-            more["mode"] = self.mode
-        if worker.request(layout.message(buffers, **more)).get("lacks_moved"):
-            raise KernelError(f"{problem.spec.name}: Model has no such weights")
-        return {tensor.name: layout.view(buffers, tensor)[0].clone() for tensor in spec.outputs}
-
-    def profile(
-        self, problem: Problem, calls: Sequence[tuple[Workload, dict[str, torch.Tensor]]], *, behind: int
-    ) -> list[dict[str, Any]] | None:
-        """Answers to profiled calls of Model as its baseline is called, each behind so many others, in the process of the references, where
-        nothing is timed; None where they have none in common, or it fails."""
-        if self._shared_with() is None:
-            return None
-        asked, found = problem.describe_for_worker("candidate", eager=True), []
-        try:
-            for workload, given in calls:
-                layout, buffers, worker = self._prepared(
-                    EAGER, problem, problem.spec, workload, asked, given, self.device
-                )
-                for _ in range(behind):
-                    worker.request(layout.message(buffers))
-                found.append(worker.request(layout.message(buffers, kernels=True)))
-            if EAGER in self.arenas:
-                worker.unmap(self.arenas[EAGER])
-        except WorkerFailure:
-            self.apart = True
-            return None
-        finally:
-            own = self.workers.pop(EAGER, None)
-            if own is not None and not isinstance(own, SecondReference):
-                own.close()
-            if (arena := self.arenas.pop(EAGER, None)) is not None:
-                arena.close()
-        return found
-
-    def _prepared(self, name: str, problem: Problem, spec: Spec, workload: Workload, asked: dict[str, Any],
-                  given: dict[str, torch.Tensor], on: str) -> tuple[Layout, ArgumentBuffers, ProblemWorker]:  # fmt: skip
-        """The worker of that name, started where it is not there, with those inputs in its buffers. Raises WorkerFailure."""
         layout = Layout(spec, workload, 1)
         worker = self.workers.get(name)
         if on == "cuda":
@@ -214,11 +206,18 @@ class Box:
             worker.map(buffers)
         for tensor in spec.inputs:
             layout.view(buffers, tensor)[0].copy_(given[tensor.name])
-        return layout, buffers, worker
+        more: dict[str, Any] = {"rounding": self.rounding} if asked.get("exact") and self.rounding else {}
+        if asked["role"] == "reference" and self.instance:
+            more |= {"instance": self.instance, "moved": self.moved}
+        if asked["role"] == "reference" and self.mode:
+            more["mode"] = self.mode
+        if worker.request(layout.message(buffers, **more)).get("lacks_moved"):
+            raise KernelError(f"{problem.spec.name}: Model has no such weights")
+        return {tensor.name: layout.view(buffers, tensor)[0].clone() for tensor in spec.outputs}
 
     def _started(self, spec: Spec, artefact: Path, asked: dict[str, Any], on: str) -> ProblemWorker:
         """On a GPU references share a process, where Model can be loaded twice in one: CUDA's start takes longer."""
-        first = self._shared_with() if asked["role"] == "reference" or asked["eager"] else None
+        first = self._shared_with() if asked["role"] == "reference" else None
         if first is not None:
             try:
                 return SecondReference(first, spec, artefact, asked)
@@ -231,6 +230,16 @@ class Box:
         if self.apart or self.device not in SHARED_ON:
             return None
         return next((one for one in self.workers.values() if one.alive and one.problem["role"] == "reference"), None)
+
+    def beside_references(self, problem: Problem, company: Path) -> EagerBeside | None:
+        """Model as the baseline in the process of the references, for checks; None where they have none in common, or it is not loaded there."""
+        if (first := self._shared_with()) is None:
+            return None
+        try:
+            return EagerBeside(first, problem, company)
+        except WorkerFailure:  # both have ended
+            self.apart = True
+            return None
 
     def reference(
         self, problem: Problem, given: dict[str, torch.Tensor], axes: dict[str, int], *, exact: bool

@@ -19,7 +19,6 @@ from torch import nn
 
 from harness import evaluate
 from harness.checks.drawing import GIVEN, distributions
-from harness.checks.layout import Layout
 from harness.evaluate import Evaluator
 from harness.farside import problem_module
 from harness.farside.describe import Trial
@@ -573,37 +572,39 @@ def test_a_process_that_was_profiled_is_not_judged_and_eager_torch_is_profiled_o
         assert of_problems.profile(evaluator, eager, unseen, eager=True) == {}
 
 
-def test_eager_torch_is_profiled_beside_the_references_and_its_process_lives_through_a_candidates_checks(
+def test_eager_torch_is_checked_and_profiled_in_the_process_of_the_references_and_timed_in_its_own(
     opened, tmp_path: Path, monkeypatch
 ):
     monkeypatch.setattr(box, "SHARED_ON", ("cpu",))
     with Evaluator(opened(SMALL), "cpu", Store(tmp_path)) as evaluator:
+        references, begun = evaluator.kernel.box.workers, []
+        start = evaluator.pool.start
+        monkeypatch.setattr(evaluator.pool, "start", lambda build, **how: begun.append(1) or start(build, **how))
         eager = evaluator.build(evaluator.store.put(evaluator.kernel.text))
-        assert evaluator.verify(eager).passed
-        checked, references = evaluator.pool.get(eager), dict(evaluator.kernel.box.workers)
-        assert of_problems.profile(evaluator, eager, evaluator.suite()[0], eager=True) == {}
-        assert evaluator.pool.get(eager) is checked and evaluator.kernel.box.workers == references
-        assert evaluator.verify(evaluator.build(evaluator.store.put(HONEST))).passed
-        assert evaluator.pool.get(eager) is checked and all(one.alive for one in references.values())
-        assert "eager" not in evaluator.kernel.box.arenas
+        evaluator.cases.get(evaluator.suite()[0], distributions(evaluator.spec, {})[0], {})
+        first = next(one for name, one in references.items() if not name.startswith("inputs"))
+        seen = []
+        look = evaluator.rules.look_at_kernels
+        monkeypatch.setattr(
+            evaluator.rules, "look_at_kernels", lambda *words: seen.append(evaluator.pool.get(eager)) or look(*words)
+        )
+        verdict = evaluator.verify(eager)
+        assert verdict.passed and not begun and seen[0].process is first.process
+        assert first.alive and not seen[0].alive
+        timed = evaluator.pool.get(eager)
+        assert begun and timed.process is not first.process
+        assert evaluator.verify(evaluator.build(evaluator.store.put(HONEST))).passed and first.alive
 
 
-def test_a_model_that_fails_beside_the_references_is_profiled_in_its_own_process(opened, tmp_path: Path, monkeypatch):
+def test_a_model_that_cannot_be_loaded_beside_the_references_is_checked_in_its_own_process(
+    opened, tmp_path: Path, monkeypatch
+):
     monkeypatch.setattr(box, "SHARED_ON", ("cpu",))
     with Evaluator(opened(SMALL), "cpu", Store(tmp_path)) as evaluator:
+        evaluator.cases.get(evaluator.suite()[0], distributions(evaluator.spec, {})[0], {})
+        monkeypatch.setattr(box.EagerBeside, "_entry", lambda _self: {"arguments": "none"})
         eager = evaluator.build(evaluator.store.put(evaluator.kernel.text))
-        assert evaluator.verify(eager).passed
-        checked, message = evaluator.pool.get(eager), Layout.message
-
-        def failing(layout, *words, **more):
-            return message(layout, *words, **more) | ({"op": "nothing"} if more.get("kernels") else {})
-
-        monkeypatch.setattr(Layout, "message", failing)
-        case = evaluator.cases.get(evaluator.suite()[0], distributions(evaluator.spec, {})[0], {})
-        assert evaluator.kernel.box.profile(evaluator.kernel, [(case.workload, case.inputs)], behind=1) is None
-        monkeypatch.setattr(Layout, "message", message)
-        assert evaluator.kernel.box.apart and of_problems.profile(evaluator, eager, case.workload, eager=True) == {}
-        assert evaluator.pool.get(eager) is not checked
+        assert evaluator.verify(eager).passed and evaluator.kernel.box.apart
 
 
 def test_a_reference_that_does_not_fit_is_asked_again_with_the_other_gone(opened, monkeypatch):
