@@ -6,7 +6,7 @@ import torch
 
 from compiler.codegen.kernels import KernelFunction, in_axes
 from compiler.codegen.product_parts import OperandSide, SideLines, by_plan, plan_lines
-from compiler.codegen.shifted_sides import shifted_side
+from compiler.codegen.shifted_sides import bring_by_words
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr
 from compiler.draft.printing import indent
@@ -70,7 +70,7 @@ def bring_side(side: OperandSide, name: str, type: str, places: str, kind: torch
     """How a side is brought, by words that are shifted together where its neighbours begin anywhere."""
     by_words = None
     if side.box(kind) is None and side.apart(8, kind) is None:
-        by_words = shifted_side(side, name, type, places, kind)
+        by_words = bring_by_words(side, name, type, places, kind)
     return by_words or side.halved(name, type, places, kind)
 
 

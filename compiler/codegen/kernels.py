@@ -21,7 +21,14 @@ from compiler.codegen.levels import (
     run_pass,
     windows_within,
 )
-from compiler.codegen.online import below_maximum, joined_groups, online_groups, print_pass, print_results, print_sums
+from compiler.codegen.online import (
+    below_maximum,
+    groups_that_meet_once,
+    online_groups,
+    print_pass,
+    print_results,
+    print_sums,
+)
 from compiler.codegen.passes import bytes_between, keep_for_later, window_bytes
 from compiler.codegen.printer import Printer
 from compiler.codegen.ragged import RaggedText
@@ -269,7 +276,7 @@ def rows_function(
     found_so = {member for group in selected for member in group.members}
     keyed = {group.best[0]: group for group in selected}
     early = {s: s.stage for s in full if s.stage in stages and s.buffer.text not in again} if resident else {}
-    online = joined_groups(text, folds, {final, *early.values()}) if resident else online_groups(text, folds)
+    online = groups_that_meet_once(text, folds, {final, *early.values()}) if resident else online_groups(text, folds)
     online = [] if selected else online
     merged = {one for group in online for one in (*group.sums, *(made for made, _ in group.made))}
     passes = {

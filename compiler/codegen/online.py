@@ -218,7 +218,7 @@ def print_results(text: Text, top: Scope, group: OnlineGroup, warps: bool) -> st
     return own
 
 
-def joined_groups(text: Text, folds: list[Member], busy: Container[int]) -> list[OnlineGroup]:
+def groups_that_meet_once(text: Text, folds: list[Member], busy: Container[int]) -> list[OnlineGroup]:
     """Of rows that stay: maxima whose sums are taken below a warp's own one, so that a team meets once for both. `busy`: stages in which elements are
     written."""
     groups = online_groups(text, folds)

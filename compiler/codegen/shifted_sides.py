@@ -32,7 +32,7 @@ def elements_of_windows(sides: list[OperandSide], dtype: torch.dtype | None) -> 
     return [found[0].args[0].elements for side in sides if dtype is not None and (found := window_of(side, dtype))]
 
 
-def shifted_side(side: OperandSide, name: str, type: str, places: str, dtype: torch.dtype) -> SideLines | None:
+def bring_by_words(side: OperandSide, name: str, type: str, places: str, dtype: torch.dtype) -> SideLines | None:
     """How it is brought; one by one where words do not begin where the tensor does."""
     found = window_of(side, dtype)
     if found is None:
