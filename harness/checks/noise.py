@@ -313,21 +313,24 @@ def _without_steps(apart: torch.Tensor, near: torch.Tensor, bits: int) -> torch.
 
 def round_between(
     reference: ReferenceCall, inputs: dict[str, torch.Tensor], exact: dict[str, torch.Tensor], moved: int = 0
-) -> dict[str, torch.Tensor]:
-    """Each element's largest error by tensor name, fp64, in BETWEEN_DRAWS roundings of every operator's result to the workload's dtype, and
-    `moved` times as many more."""
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Each element's largest error by tensor name, and the root of its mean square, fp64, in BETWEEN_DRAWS roundings of every operator's result to the
+    workload's dtype, and `moved` times as many more."""
     import torch
 
     found: dict[str, torch.Tensor] = {}
+    squares: dict[str, torch.Tensor] = {}
     terms = reference.terms()
     units = math.sqrt(terms) if terms <= SHORT_SUM else 1.0
     smallest = SMALLEST.get(reference.dtype, 0.0)
     how = {"bits": reference.bits, "units": 1.0, "sum_units": units, "holds": False, "smallest": smallest}
-    for _ in range(BETWEEN_DRAWS * (1 + moved)):
+    draws = BETWEEN_DRAWS * (1 + moved)
+    for _ in range(draws):
         for name, other in reference.rounded(inputs, **how).items():
             apart = _apart(exact[name], other)
+            squares[name] = squares[name].addcmul_(apart, apart) if name in squares else apart.square()
             found[name] = torch.maximum(found[name], apart) if name in found else apart
-    return found
+    return found, {name: one.div_(draws).sqrt_() for name, one in squares.items()}
 
 
 def _shaken(inputs: dict[str, torch.Tensor], by: float) -> dict[str, torch.Tensor]:
@@ -418,7 +421,7 @@ def expect(
             tolerance += output.ulps_of_row * UNIT_ROUNDOFF[dtype] * largest
             says += f" + {output.ulps_of_row * UNIT_ROUNDOFF[dtype]:.2g} of the row's largest"
         if output.share:
-            between = between or round_between(reference, inputs, exact, moved)
+            between = between or round_between(reference, inputs, exact, moved)[0]
             tolerance += output.share * between[name]
             says += f" + {output.share:.2g} of what rounding every operator to {reference.dtype} makes, since the baseline errs so"
         result[name] = Expected(value, tolerance, says)

@@ -1,7 +1,8 @@
 """What a kernel's own baseline errs by where its arithmetic is of 16 bits in between: a candidate may err by as much, never by more.
 
 Engines add in half, or store a sum as bfloat16 before the next operator. A reference in fp64 that does not say so calls that wrong. What rounding
-every operator's result to the workload's dtype makes of the reference is the measure: a baseline that is off by more than MOST of it is broken.
+every operator's result to the workload's dtype makes of the reference is the measure: a baseline that is off by more than MOST of it in one element,
+or by more than TYPICAL of its usual size in all of them, is broken.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 DTYPES = ("float16", "bfloat16")
 MOST, MARGIN = 2.5, 1.5
 """The share that may be allowed at most; and the factor on what was seen, since other inputs show other errors."""
+TYPICAL, UNUSUAL, FEW = 1.5, 6.0, 16
+"""Root mean square over all elements of the error, each in units of its usual one: of sums of eight in bfloat16 0.4 where they round to nearest, 2.1
+where every one of them is 2 % too large, which no single element gives away. One element counts as UNUSUAL units at most; fewer than FEW say nothing."""
 
 
 def shares(kernel: Kernel, case: Case, outputs: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -30,6 +34,7 @@ def shares(kernel: Kernel, case: Case, outputs: dict[str, torch.Tensor]) -> dict
     assert isinstance(case.expected, Right)
     exact = {name: one.value for name, one in case.expected.items()}
     noise: dict[str, torch.Tensor] = {}
+    usual: dict[str, torch.Tensor] = {}
     found = {}
     for name, right in case.expected.items():
         got = outputs[name].to(torch.float64)
@@ -41,9 +46,12 @@ def shares(kernel: Kernel, case: Case, outputs: dict[str, torch.Tensor]) -> dict
         elif integer:
             found[name] = float("inf")
         else:
-            noise = noise or round_between(call_of(kernel, case.workload), case.inputs, exact, DOUBT_DRAWS)
+            if not noise:
+                noise, usual = round_between(call_of(kernel, case.workload), case.inputs, exact, DOUBT_DRAWS)
             share = torch.where(beyond > 0, beyond / noise[name], beyond.clamp_max(0.0))
-            found[name] = float(share.nan_to_num(nan=float("inf")).max())
+            units = ((got - right.value).masked_fill(same, 0.0).abs() / usual[name])[usual[name] > 0].clamp_max(UNUSUAL)
+            biased = len(units) >= FEW and float(units.square().mean().sqrt()) > TYPICAL
+            found[name] = float("inf") if biased else float(share.nan_to_num(nan=float("inf")).max())
     return found
 
 

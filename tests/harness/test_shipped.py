@@ -137,6 +137,21 @@ def test_a_sum_that_is_kept_in_half_ships_and_one_that_leaves_a_term_away_is_bro
     assert bool(faults) is not passes, f"`check` says what the verdict says: {faults}"
 
 
+@pytest.mark.parametrize(("scale", "passes"), [("1.0f", True), ("1.02f", False)])
+def test_a_sum_of_eight_that_is_2_percent_too_large_everywhere_is_broken(
+    scale: str, passes: bool, tmp_path: Path
+) -> None:
+    """No single element gives it away: rounding to bfloat16 eight times makes some as wrong."""
+    helpers, (_, loops) = BASELINE.partition('extern "C"')[0], MOE.split("\nextern")
+    loops = loops.replace("_Float16", "uint16_t").replace("float(", "widen(").replace("half(", "between(")
+    text = f"{helpers}extern{loops.replace('static_cast<uint16_t>(sum)', f'narrow(sum * {scale})')}"
+    folder = write_moe_sum(tmp_path / "moe_sum", 8, text)
+    (folder / "spec.py").write_text((folder / "spec.py").read_text().replace("float16", "bfloat16"))
+    with Evaluator(catalog.load(str(folder)), "cpu", Store(tmp_path / "store")) as made:
+        found = verdict_of(made, text)
+    assert found.passed is passes, found.reason
+
+
 @pytest.mark.parametrize(("values", "rows", "experts"), [("ordinary", 100, 64), ("tiny", 400, 16)])
 def test_no_element_is_wrong_because_few_roundings_left_it_alone(
     values: str, rows: int, experts: int, tmp_path: Path
