@@ -332,16 +332,8 @@ inline void cudaGridDependencySynchronize() {}
 // Fibers switch at barriers only, so a plain read and write is atomic, and seen in order.
 inline void __threadfence() {}
 inline void __threadfence_system() {}
-template <typename V> V atomicAdd(V* to, V value) {
-  const V before = *to;
-  *to = before + value;
-  return before;
-}
-template <typename V> V atomicCAS(V* to, V expected, V value) {
-  const V before = *to;
-  if (before == expected) *to = value;
-  return before;
-}
+template <typename V> V atomicAdd(V* to, V value) { return std::exchange(*to, V(*to + value)); }
+template <typename V> V atomicCAS(V* to, V expected, V value) { return std::exchange(*to, *to == expected ? value : *to); }
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
 
 // Launching.
@@ -490,16 +482,8 @@ inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
-template <typename V> V atomicMin(V* at, V value) {
-  const V before = *at;
-  *at = std::min(before, value);
-  return before;
-}
-template <typename V> V atomicMax(V* at, V value) {
-  const V before = *at;
-  *at = std::max(before, value);
-  return before;
-}
+template <typename V> V atomicMin(V* at, V value) { return std::exchange(*at, std::min(*at, value)); }
+template <typename V> V atomicMax(V* at, V value) { return std::exchange(*at, std::max(*at, value)); }
 template <typename V> V __ldg(const V* p) { return *p; }
 template <typename V> V __ldcs(const V* p) { return *p; }
 template <typename V> V __ldcg(const V* p) { return *p; }
