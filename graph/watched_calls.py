@@ -226,12 +226,14 @@ def _first_on_the_path(test: Path) -> Iterator[None]:
         del sys.modules[name]
     marks = (".git", "pyproject.toml", "setup.py")
     checkout = next((str(above) for above in test.parents if any((above / mark).exists() for mark in marks)), str(root))
-    sys.path[:] = [str(root), *sys.path, checkout]
+    places = [Path(checkout, below) for below in ("", "src", "python")]  # where engines keep their packages
+    behind = [str(place) for place in places if place.is_dir() and not (place / "__init__.py").exists()]
+    sys.path[:] = [str(root), *sys.path, *behind]
     try:
         yield
     finally:
-        sys.path.remove(str(root))
-        sys.path.remove(checkout)
+        for place in (str(root), *behind):
+            sys.path.remove(place)
         for name in [name for name in sys.modules if name.partition(".")[0] == outer]:
             del sys.modules[name]
         sys.modules.update(own)

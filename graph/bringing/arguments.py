@@ -199,7 +199,9 @@ class SpecArguments(Calls):
                 f"{name} is None in the calls: what the function then gets was not found out; bind a call without it (build.binding)"
             )
         else:
-            self.doubts.append(f"{name} is {first!r}, which a spec cannot hold: bind a call with it (build.binding)")
+            self.doubts.append(
+                f"{name} is {' '.join(repr(first).split())[:100]}, which a spec cannot hold: bind a call with it (build.binding)"
+            )
         return ""
 
     def _written(self, values: list[Any], parameter: CParameter) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graph.bringing.binding import Binding
-from graph.bringing.names import bare_name
+from graph.bringing.names import any_number_of, bare_name
 from graph.bringing.reference import Reference
 from graph.bringing.trial import ROUNDS, find_fixed_axes, find_wrong_calls, rounds_between
 from graph.watched_calls import watch_function, watch_test
@@ -36,6 +36,10 @@ def bring(
         raise KernelError(
             f"{source}: it is written in CuTe DSL, whose host function takes cute.Tensor: write the folder by hand, with a @cute.jit function of the spec's "
             "arguments around its kernel (docs/kernels.md)"
+        )
+    if is_python(text) and (star := any_number_of(text, symbol)):
+        raise KernelError(
+            f"{source}: {symbol} takes {star}, and nothing says what each is: name by --symbol a function or class whose parameters have names, or write one around it"
         )
     try:
         beside = () if is_python(text) else find_headers(source, include, sources).files.values()

@@ -48,14 +48,26 @@ def bare_name(symbol: str) -> str:
     return parts[-2] if parts[-1] in ("run", "launch", "forward", "apply") and len(parts) > 1 else parts[-1]
 
 
-def python_parameters(text: str, symbol: str) -> list[str]:
-    """Names of a Python function's parameters, or of a class's `forward`; none where it has no such one, or takes any."""
-    found = next(
+def _function(text: str, symbol: str) -> ast.FunctionDef | None:
+    """A Python function, or a class's `forward`."""
+    found: ast.AST | None = next(
         (node for node in ast.parse(text).body if getattr(node, "name", "") == symbol.rpartition(".")[2]), None
     )
     if isinstance(found, ast.ClassDef):
         found = next((node for node in found.body if getattr(node, "name", "") == "forward"), None)
-    if not isinstance(found, ast.FunctionDef) or found.args.kwarg or found.args.vararg:
+    return found if isinstance(found, ast.FunctionDef) else None
+
+
+def any_number_of(text: str, symbol: str) -> str:
+    """`*args` of a Python function, or of a class's `forward`, that has such; else ""."""
+    found = _function(text, symbol)
+    return f"*{found.args.vararg.arg}" if found is not None and found.args.vararg else ""
+
+
+def python_parameters(text: str, symbol: str) -> list[str]:
+    """Names of a Python function's parameters, or of a class's `forward`; none where it has no such one, or takes any."""
+    found = _function(text, symbol)
+    if found is None or found.args.kwarg or found.args.vararg:
         return []
     return [one.arg for one in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs)]
 

@@ -336,15 +336,19 @@ class EngineImports(importlib.abc.MetaPathFinder):
         """`__import__`, by which the checkout's files get the checkout's modules where this program's have the same names."""
 
         def imported(
-            name: str, names: Any = None, values: Any = None, wanted: Sequence[str] | None = (), level: int = 0
+            name: str,
+            globals: Any = None,  # names as __import__ has them
+            locals: Any = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
         ) -> Any:
             if level or name.partition(".")[0] not in self.exchanged:
-                return known(name, names, values, wanted, level)
-            if self.is_own(str((names or {}).get("__file__") or "")) == self.shows_theirs:
-                return known(name, names, values, wanted, level)
+                return known(name, globals, locals, fromlist, level)
+            if self.is_own(str((globals or {}).get("__file__") or "")) == self.shows_theirs:
+                return known(name, globals, locals, fromlist, level)
             self._exchange()
             try:
-                return known(name, names, values, wanted, level)
+                return known(name, globals, locals, fromlist, level)
             finally:
                 self._exchange()
 

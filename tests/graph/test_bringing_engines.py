@@ -154,6 +154,42 @@ def test_an_engine_has_packages_of_its_own_by_this_programs_names(tmp_path: Path
     assert any("computes what the reference says" in line.said for line in lines), lines
 
 
+SOURCE_LAYOUT = {
+    "pyproject.toml": "",
+    "src/engine_z/__init__.py": "import engine_z_built  # nowhere\n",
+    "src/engine_z/right.py": "def right(x):\n    return x * 2\n",
+    "src/engine_z/ops.py": "import engine_z_built\nimport torch\n\n\ndef doubled(x):\n    out = torch.empty_like(x)\n    engine_z_built.doubled_cpu(out, x)\n    return out\n",
+    "tests/test_doubled.py": """
+import pytest
+import torch
+
+module = __import__("engine_z.right", fromlist=["right"])
+from engine_z.ops import doubled
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_doubled(rows):
+    x = torch.randn(rows, 64)
+    torch.testing.assert_close(doubled(x), module.right(x))
+""",
+    "csrc/doubled.cpp": HUB["csrc/doubled.cpp"],
+}
+
+
+def test_packages_below_src_are_the_checkouts_own(tmp_path: Path) -> None:
+    write_texts(tmp_path, SOURCE_LAYOUT)
+    to = tmp_path / "made"
+    list(bring(f"{tmp_path}/tests/test_doubled.py", tmp_path / "csrc" / "doubled.cpp", "doubled_cpu", to))
+    assert "mul(2)" in (to / "reference.py").read_text()
+
+
+def test_arguments_without_names_are_refused(tmp_path: Path) -> None:
+    text = "import torch\n\n\nclass Own(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, *args):\n        return args[0]\n"
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(KernelError, match=r"Own takes \*args, and nothing says what each is"):
+        list(bring(f"{tmp_path}/test_own.py", tmp_path / "own.py", "Own", tmp_path / "made"))
+
+
 RETURNED = {
     "pyproject.toml": "",
     "engine_y/__init__.py": "",
