@@ -38,6 +38,8 @@ STRESSED = 2
 STRESS_LOOKS = 4
 EXACT_DRAWS = 16
 OF_AN_OLD_PROCESS = 2
+CHANCE_CALLS, CHANCE_S = 64, 0.5
+"""Calls that are looked at together by what chance shows, and seconds that they may take."""
 NO_MORE_THREADS = "Resource temporarily unavailable"
 """What a C++ thread says that cannot be started."""
 
@@ -356,6 +358,29 @@ def _several(session: EvaluationSession, worker: Worker, bench: GuardedBuffers, 
         violated = judge_several(session.kernel, case.workload, calls, outputs)
         name = f"{len(calls)} calls together"
         yield Check(workload=case.workload.label, name=name, passed=not violated, message=violated)
+    elif properties.looks_at_timed_calls(session.kernel):
+        yield from _what_chance_shows(session, worker, bench, case.workload, case.name)
+
+
+def _what_chance_shows(
+    session: EvaluationSession, worker: Worker, bench: GuardedBuffers, workload: Workload, values: str
+) -> Iterator[Check]:
+    """The check of calls of other inputs by what is looked at of timed ones, where nobody arranged calls and none may be timed: who picks by chance
+    at the sizes that are timed may do otherwise at a few rows, or at rows that are long."""
+    seen, secret, began = list[Any](), random.getrandbits(64), time.perf_counter()
+    while len(seen) < CHANCE_CALLS and (not seen or time.perf_counter() - began < CHANCE_S):
+        inputs = draw_inputs(session.spec, workload, values, session.extra_values, session.device)
+        bench.write(0, inputs)
+        worker.request(bench.message(), timeout_s=session.call_s)
+        check = bench.check_outputs(
+            0, compute_expected(session.kernel, workload, inputs, values), f"{values}, drawn anew"
+        )
+        if not check.passed:
+            yield check
+            return
+        seen.append(properties.evidence(session.kernel, workload, inputs, bench.outputs(0), secret))
+    unlikely = properties.unlikely(session.kernel, workload, seen)
+    yield Check(workload=workload.label, name=f"{len(seen)} calls together", passed=not unlikely, message=unlikely)
 
 
 def first_error(log: str) -> str:

@@ -15,6 +15,7 @@ ONE_BIT, LOW_BITS = 5, 24
 SMALL_SEEDS = 1000
 PROJECTED = 4
 """Random projections of a row's picks, and calls, by which rows are compared at all distances."""
+HUB_CALLS, HUBS, HUB_ROWS = 2, 4, 128
 CHUNK_EDGES = 1 << 24
 """Neighbours that are sorted at once."""
 
@@ -71,7 +72,7 @@ def several(inputs, sizes) -> list:
     """The calls of CALLS seeds, half of them consecutive, and the first again.
 
     Node v has degree `_degrees()[v % 3]` and the neighbours v, v + 1, ..., so that a picked id says its position. Rows
-    come in a random order, some nodes twice. Some seeds differ from the first in one bit, be it a high one.
+    come in a random order, some nodes twice; at last calls of hubs. Some seeds differ from the first in one bit, be it a high one.
     """
     nodes, rows, degrees = sizes["nodes"], sizes["rows"], _degrees(sizes["fanout"])
     device = inputs["col"].device
@@ -91,10 +92,37 @@ def several(inputs, sizes) -> list:
     seeds += [base ^ (1 << bit) for bit in (torch.randperm(62 - LOW_BITS)[:ONE_BIT] + LOW_BITS).tolist()]
     seeds += random.sample(range(SMALL_SEEDS), CALLS - len(seeds))  # as people write them
     given = {"rowptr": rowptr, "col": col, "frontier": frontier.to(inputs["frontier"].dtype)}
-    return [given | {"seed": torch.full_like(inputs["seed"], seed)} for seed in [*seeds, seeds[0]]]
+    arranged = [given | {"seed": torch.full_like(inputs["seed"], seed)} for seed in [*seeds, seeds[0]]]
+    return [*arranged, *_calls_of_hubs(inputs, sizes)]
+
+
+def _calls_of_hubs(inputs, sizes) -> list:
+    """HUB_CALLS calls of rows that are as long as there are nodes, of which a random graph's frontier has few: HUB_ROWS of HUBS nodes, in any
+    places, and padding elsewhere."""
+    nodes, rows, device = sizes["nodes"], sizes["rows"], inputs["col"].device
+    most = min(nodes, sizes["edges"] // HUBS)
+    if most < 2 * LONG[-1] * sizes["fanout"]:
+        return []
+    made = []
+    for _ in range(HUB_CALLS):
+        degree, hubs = random.randrange(most // 2, most + 1), torch.randperm(nodes, device=device)[:HUBS]
+        rowptr, col = torch.zeros_like(inputs["rowptr"]), torch.zeros_like(inputs["col"])
+        rowptr[1:].index_fill_(0, hubs, degree)
+        for at in range(HUBS):
+            ids = torch.randperm(nodes, device=device)[:degree]
+            col[at * degree : (at + 1) * degree] = ids.to(col.dtype)
+        frontier = torch.full_like(inputs["frontier"], -1)
+        places = torch.randperm(rows, device=device)[:HUB_ROWS]
+        frontier[places] = hubs.repeat(-(-HUB_ROWS // HUBS))[: len(places)].to(frontier.dtype)
+        seed = torch.full_like(inputs["seed"], random.getrandbits(62))
+        made.append({"rowptr": rowptr.cumsum(0), "col": col, "frontier": frontier, "seed": seed})
+    return made
 
 
 def violated_together(calls, sizes) -> str:
+    calls, hubs = calls[: CALLS + 1], calls[CALLS + 1 :]
+    if said := unlikely([evidence(*call, sizes, 0) for call in hubs], sizes):
+        return f"of rows as long as there are nodes {said}"
     first, last = calls[0], calls[-1]
     if not torch.equal(first[1]["picked"], last[1]["picked"]):
         return "the same seed gave two samples of the same rows"
