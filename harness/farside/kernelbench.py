@@ -28,8 +28,8 @@ where it is to be made. Beside these two stands the seed of its inputs, or of it
 NEXT, CALL = TIMES + 1, TIMES + 2
 ALIGNED = 256
 DRAWN_BYTES = 256 << 20
-"""What get_inputs() draws for timed calls anew, at most; from there on what was drawn is scaled, each element by itself. By bytes, not
-seconds: Model's process and the candidate's must have the same."""
+"""What get_inputs() draws for timed calls anew, at most, where there are floats; from there on these are scaled, each element by itself. By
+bytes, not seconds: Model's process and the candidate's must have the same."""
 SCALED, PATTERN = 0.875, (1 << 20) - 3
 """The least factor, and how many there are at most: their number divides no row's length."""
 NUDGED = -2
@@ -195,7 +195,8 @@ class ProtocolAdapter:
     def renew_inputs(self, seed: int) -> None:
         """What the next timed call takes. In Model's process."""
         weighs = sum(map(room_of, self.given))
-        anew = self.trial * weighs < DRAWN_BYTES
+        floats = any(isinstance(one, self.torch.Tensor) and one.is_floating_point() for one in self.parts)
+        anew = self.trial * weighs < DRAWN_BYTES or not floats  # indices alone cannot be scaled
         self.renew(self.draw(seed) if anew else None, seed)
         self.trial += 1
         self.wait()

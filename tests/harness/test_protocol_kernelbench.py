@@ -363,6 +363,20 @@ def test_timed_calls_get_inputs_that_were_not_there_before(evaluator: Evaluator,
         assert len(answers) == 42 and all(map(torch.equal, answers[:21], answers[21:])), "each process draws the same"
 
 
+def test_indices_alone_are_drawn_anew_for_each_timed_call_however_large(monkeypatch: pytest.MonkeyPatch):
+    """Integers cannot be scaled: beyond DRAWN_BYTES a call's were those of the one before, and its answer could be kept."""
+    monkeypatch.setattr(farside_kernelbench, "DRAWN_BYTES", 1)
+    model = farside_kernelbench.ProtocolAdapter.__new__(farside_kernelbench.ProtocolAdapter)
+    model.torch, model.device, model.is_new, model.precision = torch, "cpu", False, torch.float32
+    model.problem, seen = {"random": False, "state": []}, list[torch.Tensor]()
+    model.namespace, model.model = SimpleNamespace(get_inputs=lambda: [torch.randint(1000, (64,))]), lambda x: x
+    model.begin_trials(torch.empty(1024, dtype=torch.uint8))
+    for seed in range(8):
+        model.renew_inputs(seed)
+        assert not any(torch.equal(model.given[0], one) for one in seen)
+        seen.append(model.given[0].clone())
+
+
 @pytest.mark.parametrize("how", LAZY)
 def test_a_timed_call_that_does_not_compute_is_found(evaluator: Evaluator, how: str):
     found = asked(evaluator, HONEST.replace("        return x * self.weight\n", LAZY[how]))
@@ -493,6 +507,29 @@ def test_who_is_accused_once_is_judged_by_what_is_timed_then(evaluator: Evaluato
     slow = HONEST.replace("        return x * self.weight\n", SLOW)
     found = asked(evaluator, "import sys\n" + slow + ONLY_AT_FIRST)
     assert not found.correctness, found
+
+
+def test_nothing_of_the_candidate_is_there_when_model_is_timed_again(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+):
+    """What it leaves at work on a GPU while it is made would be in Model's times, and so much more might its own clock hide."""
+    begun, timed = protocol._Process.__init__, protocol._Process.time
+    told: list[str] = []
+
+    def begin(self: protocol._Process, *args: object, reference: bool, **how: object) -> None:
+        told.append("Model begins" if reference else "the candidate begins")
+        begun(self, *args, reference=reference, **how)  # type: ignore[arg-type]
+
+    def time_(self: protocol._Process, maker: protocol._Process, *asked_for: int) -> object:
+        told.append("Model is timed" if self is maker else "the candidate is timed")
+        return timed(self, maker, *asked_for)
+
+    monkeypatch.setattr(protocol._Process, "__init__", begin)
+    monkeypatch.setattr(protocol._Process, "time", time_)
+    slow = HONEST.replace("        return x * self.weight\n", SLOW)
+    assert not asked(evaluator, slow + FORGED.format(share="1e-3")).correctness
+    order = ["Model begins", "Model is timed", "the candidate begins", "the candidate is timed"]
+    assert told == order * protocol.CLOCK_TRIES
 
 
 def busier(monkeypatch: pytest.MonkeyPatch, from_process: int) -> None:
