@@ -7,6 +7,7 @@ what all listed sizes of an axis share. What the kernel's own baseline cannot do
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Iterator
 
 from kernels.spec import SIGNIFICAND_BITS, Spec, Workload
@@ -18,6 +19,11 @@ FEW_ROWS, REMAINDERS = range(1, 18), 16
 PAIRS = 7
 """Rows times this are the remainder of the width that they come with, and the other way round (49 is one more than three times 16): each remainder
 but none is met by an odd number of rows and, one row more, by an even one."""
+WIDER = 16
+"""Each of these widths has 0 to WIDER - 1 times REMAINDERS more: a loop of 64, or a warp's of 256, has remainders that no sixteen widths one
+after another show."""
+DRAWN = secrets.token_bytes(len(FEW_ROWS) + REMAINDERS)
+"""By how many, for as long as this process lives: who knew could be right at these."""
 BEYOND, BEYOND_BYTES = (1 << 16) + 1, 32 << 20
 """Rows beyond what a launch's second and third extent and 16 bits count, and bytes that the call for them may move."""
 
@@ -75,18 +81,24 @@ def _wanted(spec: Spec, listed: list[Workload], device: str, dtypes: tuple[str, 
             if number == 0:
                 many = sizes[rows][-1] - steps[rows] if steps[rows] % 2 else sizes[rows][-1]
                 yield made({**smallest.axes, rows: max(many, steps[rows])}, dtype)
-                for few in FEW_ROWS if steps[rows] == 1 else ():
-                    remainder = {width: smallest.axes[width] + few * PAIRS % REMAINDERS} if free_width else {}
+                for at, few in enumerate(FEW_ROWS if steps[rows] == 1 else ()):
+                    remainder = (
+                        {width: smallest.axes[width] + few * PAIRS % REMAINDERS + _wider(at)} if free_width else {}
+                    )
                     yield made({**smallest.axes, **remainder, rows: few}, dtype)
                 beyond = -(-BEYOND // steps[rows]) * steps[rows]
                 yield _narrow(spec, made({**smallest.axes, rows: beyond}, dtype), steps, rows)
         if number == len(dtypes) - 1:
             for more in range(1, REMAINDERS) if free_width else ():
                 beside = {rows: 1 + more * PAIRS % REMAINDERS} if rows is not None and steps[rows] == 1 else {}
-                yield made({**smallest.axes, **beside, width: smallest.axes[width] + more}, dtype)
+                yield made({**smallest.axes, **beside, width: smallest.axes[width] + more + _wider(-more)}, dtype)
             for axis in spec.axes:
                 if axis != rows:
                     yield made({**smallest.axes, axis: sizes[axis][-1] + steps[axis]}, dtype)
+
+
+def _wider(at: int) -> int:
+    return DRAWN[at] % WIDER * REMAINDERS
 
 
 def _narrow(spec: Spec, workload: Workload, steps: dict[str, int], rows: str) -> Workload:

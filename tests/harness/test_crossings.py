@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.checks import crossings as crossings_module
 from harness.checks.cases import make_case
 from harness.checks.crossings import FEW_ROWS, MOST_BYTES, crossings
 from harness.checks.drawing import distributions
@@ -51,6 +52,19 @@ def test_each_remainder_of_a_width_meets_an_odd_and_an_even_number_of_rows():
     found = [one.axes for one in crossings(spec, "cpu", spec.dtypes) if one.axes["n"] in FEW_ROWS]
     pairs = {(axes["n"] % 2, (axes["m"] - 33) % 16) for axes in found}
     assert {(parity, more) for parity in (0, 1) for more in range(1, 16)} <= pairs
+
+
+def test_widths_have_remainders_of_long_loops_that_nobody_knows_before(monkeypatch: pytest.MonkeyPatch):
+    """A loop of 64 whose tail of up to 31 was wrong had passed: sixteen widths one after another are all that followed the smallest."""
+    spec, widths = catalog.load("silu_and_mul").spec, list[set[int]]()
+    for drawn in (bytes(40), bytes(range(40))):
+        monkeypatch.setattr(crossings_module, "DRAWN", drawn)
+        found = crossings(spec, "cpu", spec.dtypes)
+        widths.append(
+            {one.axes["hidden"] for one in found if one.axes["tokens"] in FEW_ROWS and one.axes["hidden"] < 1000}
+        )
+    assert {width % 16 for width in widths[0]} == {width % 16 for width in widths[1]} == set(range(16))
+    assert len({width % 64 for width in widths[0]}) < 20 and len({width % 64 for width in widths[1]}) > 20
 
 
 def test_held_out_sizes_are_crossed_only_where_they_are_asked_for():
