@@ -121,7 +121,7 @@ def _calls_of_hubs(inputs, sizes) -> list:
 
 def violated_together(calls, sizes) -> str:
     calls, hubs = calls[: CALLS + 1], calls[CALLS + 1 :]
-    if said := unlikely([evidence(*call, sizes, 0) for call in hubs], sizes):
+    if said := unlikely([evidence(inputs, outputs, sizes, 0) for inputs, outputs in hubs], sizes):
         return f"of rows as long as there are nodes {said}"
     first, last = calls[0], calls[-1]
     if not torch.equal(first[1]["picked"], last[1]["picked"]):
