@@ -6,6 +6,7 @@ reshape that comes back prints as the plain index. Sizes may be symbols (a leadi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache, reduce
 from typing import TypeAlias
 
@@ -267,6 +268,18 @@ def _deeper(high: Index, value: Index, end: Index) -> Index | None:
         if high.args[0] == base and sympy.expand(step * end - high.args[1]) == 0:
             return value
     return None
+
+
+def substitute(expression: Index, values: Mapping[Index, Index], ranges: Ranges) -> Index:
+    """The expression with what stands for its variables in their places, divided anew: (128 + x - 128) % 2 becomes x % 2."""
+    if not expression.free_symbols & values.keys():
+        return expression
+    if expression.is_Symbol:
+        return values[expression]
+    parts = [substitute(part, values, ranges) for part in expression.args]
+    if isinstance(expression, FloorDiv | Modulo):
+        return (divide if isinstance(expression, FloorDiv) else modulo)(sympy.expand(parts[0]), parts[1], ranges)
+    return sympy.expand(expression.func(*parts))
 
 
 def product(sizes) -> Index:

@@ -6,8 +6,20 @@ import sympy
 import torch
 
 from . import library
-from .expressions import COMPUTED, all_of, cast, compare, constant, index_value, make, masked, replace_indices, where
-from .index import Index, divide, flatten, joined, modulo, number
+from .expressions import (
+    COMPUTED,
+    Expr,
+    all_of,
+    cast,
+    compare,
+    constant,
+    index_value,
+    make,
+    masked,
+    replace_indices,
+    where,
+)
+from .index import Index, divide, flatten, joined, modulo, number, substitute
 from .lowering import Lowering, broadcast, lowers, plain, size_of
 from .tensors import Piece, Value
 
@@ -223,7 +235,16 @@ def side_by_side(low: Lowering, parts, dim: int) -> Value:
     dim %= len(low.shape)
     type = COMPUTED[low.dtype]
     ends = [sympy.Add(*(part.shape[dim] for part in parts[: count + 1])) for count in range(len(parts))]
-    knows = not low.program.settles
+    knows, ranges = not low.program.settles, low.program.ranges
+
+    def within(part: Value, at: list[Index]) -> Expr:
+        # What is read is known to be inside, which a place in the whole does not say: a variable does.
+        own, inner = at[dim], part.shape[dim]
+        if not knows or ranges.below(own, inner):
+            return part.at(at)
+        at[dim] = ranges.variable(low.program.name("inner"), inner)
+        shift = {at[dim]: own}
+        return replace_indices(part.at(at), lambda index: joined(substitute(index, shift, ranges)))
 
     def formula(position):
         found = None
@@ -235,7 +256,7 @@ def side_by_side(low: Lowering, parts, dim: int) -> Value:
             before = found is not None and all(term.as_coeff_Mul()[0] >= 0 for term in beyond)
             if knows and (behind or before):
                 continue  # of what is asked for nothing lies in it
-            element = cast(part.at(at), type)
+            element = cast(within(part, at), type)
             inside = compare("lt", index_value(position[dim]), index_value(end))
             found = element if found is None else masked(inside, element, found)
         return found
