@@ -6,6 +6,7 @@ Where nothing leads, there is one unit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import sympy
@@ -24,7 +25,7 @@ from compiler.draft.expressions import (
     replace_indices,
     symbols_of,
 )
-from compiler.draft.index import FloorDiv, Index, Modulo, _split, joined, product, unflatten
+from compiler.draft.index import FloorDiv, Index, Modulo, Ranges, _split, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition, NoDraft
 from compiler.kernel import PackedKernel
@@ -40,6 +41,8 @@ NTHS = ("nth", "nth_falling")
 """What would stand at a place of a row in order: a sort of which nothing else is read."""
 REACH = "reach"
 """Of a row in falling order the first value at which the sum so far is enough."""
+MADE = "made!"
+"""What a follower's value has in place of the result that it follows: no name of an argument."""
 FOLDS = ("sum", "prod", "max", "min", "any", "all")
 MOST_NTHS = 4
 
@@ -58,9 +61,15 @@ class Phase:
     """Where it stores, by output: in the unit's own memory, or in a tensor of the caller's."""
     by: tuple[Expr, Index] | None
     when: Expr | None
+    at: list[Index]
+    """The position in the definition's ranges."""
     rank: Expr | None = None
     """Of `nth`; of `reach` whether a sum, `sum`, is enough."""
     sum: Index | None = None
+    followers: list[tuple[Buffer, Index, Expr]] = field(default_factory=list)
+    """Of a scan or a reduction: (what else is stored of each result, where, its value)."""
+    is_read: bool = True
+    """Whether its result itself is stored."""
 
     @property
     def place(self) -> Index:
@@ -69,7 +78,13 @@ class Phase:
     @property
     def roots(self) -> list[Expr]:
         more = (self.by and self.by[0], self.when, self.rank)
-        return [self.value, *(one for one in more if one is not None)]
+        return [self.value, *(one for one in more if one is not None), *(value for _, _, value in self.followers)]
+
+    @property
+    def stores(self) -> list[tuple[Buffer, Index, Expr]]:
+        """(what is stored, where, its value) of its own places."""
+        own = zip(self.definition.outs, self.places, strict=True)
+        return [*((out, place, self.value) for out, place in own if self.is_read), *self.followers]
 
 
 @dataclass(eq=False)
@@ -157,6 +172,13 @@ def _placed(program, definitions, outputs: set[Buffer], inout: set[str], units: 
     for sort in [phase for phase in phases if phase.definition.kind in SORTS and phase.outer_end == 1]:
         if not _reach(program, sort, phases, held):
             _select(program, sort, phases, held, unit)
+    read = {load.args[0] for phase in phases for load in loads_of(phase.roots)}
+    for sort in [phase for phase in phases if phase.definition.kind in SORTS]:
+        values, places = sort.definition.outs
+        if places in held and places not in read:
+            sort.definition, sort.places = replace(sort.definition, outs=[values]), sort.places[:1]
+            del held[places]
+    _follow(phases, held, inout, program.ranges, lambda p: _in_own_memory(p, held, unit) if unit != 0 else None)
     kernel = PhasesKernel(
         (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definitions[-1].order, unit=unit, units=units, phases=phases, held=held
     )  # fmt: skip
@@ -201,6 +223,7 @@ def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase 
         [joined(place)] * len(definition.outs),
         by,
         when,
+        at,
     )
 
 
@@ -332,3 +355,65 @@ def _in_place_is_safe(phases: list[Phase], outputs: set[Buffer], inout: set[str]
                 return False
         written |= {out.text for out in phase.definition.outs if out in outputs}
     return True
+
+
+def _follow(
+    phases: list[Phase], held: dict[Buffer, Index], kept: set[str], ranges: Ranges, own: Callable[[Phase], None]
+) -> None:
+    """Moves such maps into the phases that they follow, which then need not be kept. `kept`: tensors that are changed in place.
+    `own`: puts a phase's places in a unit's memory."""
+    for phase in list(phases):
+        if phase.definition.kind not in (*SCANS, *FOLDS):
+            continue
+        (out,) = phase.definition.outs
+        if out not in held:
+            continue
+        readers = [p for p in phases if any(load.args[0] is out for load in loads_of(p.roots))]
+        for reader in readers:
+            later = phases[phases.index(phase) :]
+            made = {one for p in later if p is not reader for one in p.definition.outs}
+            others = {load.args[0] for load in loads_of(reader.roots)} - {out}
+            named = reader.definition.outs[0].text in kept
+            if named or others & made or set(reader.definition.outs) & made:
+                continue
+            if (found := _followed(phase, reader, out, ranges, own)) is not None:
+                phase.followers.append(found)
+                phases.remove(reader)
+        if not any(load.args[0] is out for p in phases for load in loads_of(p.roots)):
+            phase.is_read = False
+            del held[out]
+
+
+def _followed(
+    phase: Phase, reader: Phase, out: Buffer, ranges: Ranges, own: Callable[[Phase], None]
+) -> tuple[Buffer, Index, Expr] | None:
+    """(what is stored, where, its value) of a map at each result, in the places of the phase; None where it is none of such."""
+    one, other = phase.definition, reader.definition
+    if other.kind != "map" or reader.by is not None or reader.when is not None or other.reduced:
+        return None
+    scans = one.kind in SCANS
+    at = list(phase.at) if scans else [phase.at[axis] for axis in one.kept]
+    sizes = list(one.ranges) if scans else [one.ranges[axis] for axis in one.kept]
+    if sympy.expand(product(sizes) - product(other.ranges)) != 0:
+        return None
+    position = unflatten(flatten(at, sizes), other.ranges, ranges)
+    value, place = other.element(position), joined(other.place_at(position))
+    loads = [load for load in loads_of([value]) if load.args[0] is out]
+    axis = next(iter(one.reduced), None)
+    turned = [one.ranges[n] - 1 - p if n == axis else p for n, p in enumerate(at)]
+    for standing in (at, turned) if scans else (at,):
+        here = flatten(standing, sizes)
+        if all(load.op == "load" and joined(load.args[1] - here) == 0 for load in loads):
+            break
+    else:
+        return None
+    found = Phase(
+        other, phase.outer, phase.outer_end, phase.inner, phase.inner_end,
+        put(value, lambda e: make("scalar", MADE, type=e.type) if e in loads else None), [place], None, None, phase.at,
+    )  # fmt: skip
+    own(found)
+    if standing is turned and axis is not None and phase.inner.is_Symbol:
+        swap = {phase.inner: phase.inner_end - 1 - phase.inner}
+        change = lambda index: sympy.expand(index.xreplace(swap))  # noqa: E731
+        found.value, found.places = put(found.value, lambda _: None, None, change), [change(found.place)]
+    return other.outs[0], found.place, found.value

@@ -10,9 +10,9 @@ from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
-from compiler.draft.expressions import COMPUTED, loads_of, symbols_of
+from compiler.draft.expressions import COMPUTED, Expr, loads_of, make, put, symbols_of
 from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
-from compiler.phases import FOLDS, NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
+from compiler.phases import FOLDS, MADE, NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
 from compiler.strides import strides_along
 
@@ -29,13 +29,13 @@ def phases_function(
     text.names |= {"step": 1, "span": 1}
     text.levels = [set(), set()]
     stores = [
-        StoreStatement(out, p.place, p.value, 0, False, p.by, p.when)
-        for p in kernel.phases for out in p.definition.outs if out not in kernel.held
+        StoreStatement(out, place, value, 0, False, p.by, p.when)
+        for p in kernel.phases for out, place, value in p.stores if out not in kernel.held
     ]  # fmt: skip
     roots = [root for phase in kernel.phases for root in phase.roots]
-    counts = [index for p in kernel.phases for index in (p.outer_end, p.inner_end, *p.places)]
+    counts = [index for p in kernel.phases for index in (p.outer_end, p.inner_end, *(at for _, at, _ in p.stores))]
     counts += [*kernel.held.values(), kernel.units, *(p.definition.outs[0].elements for p in kernel.phases)]
-    parameters, arguments = signature(text, stores, roots, counts, plain=not narrow)
+    parameters, arguments = signature(text, stores, roots, counts, plain=not narrow, leaves=(MADE,))
     memory, units, workspace, bytes = map(text.fresh, ("memory", "units", "workspace", "unit_bytes"))
     sizes, pointers, taken = [], [], "0"
     for buffer, count in kernel.held.items():
@@ -169,6 +169,8 @@ def _call(text: Text, phase: Phase) -> list[str]:
     if kind in SORTS:
         places = zip(definition.outs, phase.places, strict=True)
         outs = ", ".join(f"{text.pointer(one)} + {index_text(place)}" for one, place in places)
+        nowhere = "static_cast<int64_t*>(nullptr)" if isinstance(text, CpuText) else "NoPlaces{}"
+        outs += f", {nowhere}" if len(definition.outs) == 1 else ""
         few = definition.first if not isinstance(text, CpuText) else 0
         how = f"phase_first<{few}, " if few else "phase_sort<"
         return _ended(f"{how}{str(kind == 'sort_falling').lower()}, {type}>({ends}, {outs}, ", [element])
@@ -188,11 +190,23 @@ def _call(text: Text, phase: Phase) -> list[str]:
     quick = fold == "log_add" and not isinstance(text, CpuText)
     join = ["LogAdd{}" if quick else f"[]({held} a, {held} b) {{ return {FOLD_OF[fold]}; }}"]
     names = _given(text, phase) if kind in SCANS else _given(text, phase).rpartition(",")[0]
-    store = f"{text.pointer(out)}[{text.index(phase.place)}] = {text.stored_text(out, f'static_cast<{COMPUTED[out.dtype]}>({made})')};"
-    finish = _lambda(f"{names}, {held} {made}", [store], "")
+    finish = _lambda(f"{names}, {held} {made}", _kept(text, phase, made), "")
     along = "" if isinstance(text, CpuText) or kind in SCANS else f", {str(_lies_along(phase)).lower()}"
     name = "phase_scan" if kind in SCANS else "phase_fold"
     return _ended(f"{name}<{held}{along}>({ends}, {_start(fold, held)}, ", [element, finish, join])
+
+
+def _kept(text: Text, phase: Phase, made: str) -> list[str]:
+    """What is stored of a result, and what follows from it."""
+    result, lines = f"static_cast<{COMPUTED[phase.definition.outs[0].dtype]}>({made})", []
+
+    def other(expr: Expr) -> Expr | None:
+        return make("scalar", result, type=expr.type) if expr.op == "scalar" and expr.args[0] == MADE else None
+
+    for out, place, value in phase.stores:
+        first, last = ([], result) if value is phase.value else print_lines(text, put(value, other))
+        lines += [*first, f"{text.pointer(out)}[{text.index(place)}] = {text.stored_text(out, last)};"]
+    return lines
 
 
 def _lies_along(phase: Phase) -> bool:

@@ -144,6 +144,7 @@ inline void sort_places(uint64_t* keys, int64_t count, int64_t* places) {
     }
 }
 
+// `places`: null where nobody reads them.
 template <bool Falling, typename T, typename Stored, typename Element>
 inline void phase_sort(int64_t rows, int64_t length, Stored* values, int64_t* places, Element element) {
     uint64_t* const keys = kept_memory<3, uint64_t>(length);
@@ -155,7 +156,7 @@ inline void phase_sort(int64_t rows, int64_t length, Stored* values, int64_t* pl
             given[at] = static_cast<Stored>(value);
             keys[at] = Falling ? ~key : key;
         }
-        int64_t* const own = places + one * length;
+        int64_t* const own = places != nullptr ? places + one * length : kept_memory<5, int64_t>(length);
         sort_places(keys, length, own);
         for (int64_t at = 0; at < length; ++at) {
             values[one * length + at] = given[own[at]];

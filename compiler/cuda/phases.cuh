@@ -389,6 +389,7 @@ inline int64_t most_of(std::initializer_list<int64_t> counts) {
 
 // Units from which on blocks are narrow: one loads while another one on its multiprocessor waits at a barrier.
 constexpr int64_t kManyUnits = 512;
+constexpr int64_t kNarrowBytes = 16 << 10;  // so that four fit beside what scans and sorts have of their own
 // Elements that a block has of a unit which a cluster shares (a guess: some four loads of a thread).
 constexpr int64_t kLeastOfBlock = 4096;
 
@@ -397,7 +398,7 @@ constexpr int64_t kLeastOfBlock = 4096;
 template <bool Clusters, typename... Parameters, typename... Arguments>
 void launch_phases(
     void (*kernel)(Parameters...), int64_t units, int64_t most, int64_t unit_bytes, cudaStream_t stream, Arguments... arguments) {
-    const int64_t widest = units >= kManyUnits && unit_bytes <= 8 << 10 ? 256 : 1024;
+    const int64_t widest = units >= kManyUnits && unit_bytes <= kNarrowBytes ? 256 : 1024;
     const int threads = static_cast<int>(most >= widest ? widest : (most + 31) / 32 * 32);
     unsigned char* workspace = nullptr;
     if (units == 0) {

@@ -48,6 +48,22 @@ __device__ __forceinline__ uint64_t in_order<float>(float value) {
     return value != value ? 0xffffffffu : bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
+// The number that these bits stand for.
+template <typename T>
+__device__ __forceinline__ T of_order(uint32_t bits) { return static_cast<T>(bits ^ 0x80000000u); }
+template <>
+__device__ __forceinline__ float of_order<float>(uint32_t bits) { return __uint_as_float(bits >> 31 ? bits & 0x7fffffffu : ~bits); }
+
+// Of a sort whose places nobody reads.
+struct NoPlaces {
+    struct Place {
+        __device__ __forceinline__ void operator=(int64_t) const {}
+        __device__ __forceinline__ operator int64_t() const { return 0; }
+    };
+    __device__ __forceinline__ NoPlaces operator+(int64_t) const { return {}; }
+    __device__ __forceinline__ Place operator[](int64_t) const { return {}; }
+};
+
 template <bool Falling, typename T>
 __device__ __forceinline__ bool stands_before(T a, int64_t place_a, T b, int64_t place_b) {
     const uint64_t one = in_order<T>(a), other = in_order<T>(b);
@@ -55,8 +71,8 @@ __device__ __forceinline__ bool stands_before(T a, int64_t place_a, T b, int64_t
 }
 
 // Rows in order by a bitonic network. Steps within 64 neighbours are a warp's own.
-template <bool Falling, typename T, typename Stored, typename Place>
-__device__ __forceinline__ void bitonic_sort(unsigned rows, unsigned length, Stored* values, Place* places) {
+template <bool Falling, typename T, typename Stored, typename Places>
+__device__ __forceinline__ void bitonic_sort(unsigned rows, unsigned length, Stored* values, Places places) {
     unsigned half = 0;
     while ((2u << half) < length) {
         ++half;
@@ -71,9 +87,9 @@ __device__ __forceinline__ void bitonic_sort(unsigned rows, unsigned length, Sto
                 const unsigned high = row + second;
                 if (second < length && stands_before<Falling, T>(values[high], places[high], values[low], places[low])) {
                     const Stored value = values[low];
-                    const Place place = places[low];
+                    const int64_t place = places[low];
                     values[low] = values[high];
-                    places[low] = places[high];
+                    places[low] = static_cast<int64_t>(places[high]);
                     values[high] = value;
                     places[high] = place;
                 }
@@ -93,8 +109,8 @@ constexpr unsigned kSortRun = 2048;
 
 // Of a sort that the grid shares. Step 0: runs of a row, each by a block in its own memory; step 1: an element's rank is how many stand
 // before it in all of the row's runs.
-template <bool Falling, typename T, typename Stored, typename Element>
-__device__ __forceinline__ void sort_over_grid(GridSpan span, int64_t rows, int64_t length, Stored* values, int64_t* places, Element element) {
+template <bool Falling, typename T, typename Stored, typename Places, typename Element>
+__device__ __forceinline__ void sort_over_grid(GridSpan span, int64_t rows, int64_t length, Stored* values, Places places, Element element) {
     Stored* const run_values = reinterpret_cast<Stored*>(span.scratch);
     int64_t* const run_places = reinterpret_cast<int64_t*>(span.scratch + rows * length * 8);
     const int64_t runs = (length + kSortRun - 1) / kSortRun;
@@ -151,21 +167,24 @@ __device__ __forceinline__ unsigned char* scan_memory() {
 }
 
 // A row of at most 2048 by a bitonic network whose elements stay in registers, `Own` neighbours to a thread: what is compared is their bits in order
-// with their place behind, partners within a warp change hands there, others in shared memory.
-template <bool Falling, int Own, typename T, typename Stored, typename Element>
-__device__ __forceinline__ void sort_in_registers(int length, int padded, uint64_t* held, Stored* values, int64_t* places, Element element) {
+// with their place behind, if that is read; partners within a warp change hands there, others in shared memory.
+template <bool Falling, int Own, typename T, typename Stored, typename Places, typename Element>
+__device__ __forceinline__ void sort_in_registers(int length, int padded, void* memory, Stored* values, Places places, Element element) {
+    constexpr bool kAlone = std::is_same<Places, NoPlaces>::value;
+    using Key = typename std::conditional<kAlone, uint32_t, uint64_t>::type;
+    Key* const held = static_cast<Key*>(memory);
     const int first = threadIdx.x * Own;
     const bool is_one = first < padded;
-    uint64_t own[Own];
+    Key own[Own];
 #pragma unroll
     for (int at = 0; at < Own; ++at) {
-        own[at] = ~UINT64_C(0);
+        own[at] = static_cast<Key>(~UINT64_C(0));
         if (first + at < length) {
-            const uint64_t key = in_order<T>(element(int64_t{first + at}));
-            own[at] = (Falling ? key ^ 0xffffffffu : key) << 32 | static_cast<unsigned>(first + at);
+            const uint64_t key = in_order<T>(element(int64_t{first + at})), wanted = Falling ? key ^ 0xffffffffu : key;
+            own[at] = static_cast<Key>(kAlone ? wanted : wanted << 32 | static_cast<unsigned>(first + at));
         }
     }
-    const auto keep = [&](int at, uint64_t other, int size, int step) {
+    const auto keep = [&](int at, Key other, int size, int step) {
         const bool less = ((first + at) & size) == 0, is_low = ((first + at) & step) == 0;
         own[at] = (own[at] < other) == (less == is_low) ? own[at] : other;
     };
@@ -193,7 +212,7 @@ __device__ __forceinline__ void sort_in_registers(int length, int padded, uint64
         for (int near = Own / 2; near > 0; near /= 2) {
 #pragma unroll
             for (int at = 0; at < Own && near < size; ++at) {
-                const uint64_t a = own[at], b = own[at ^ near];
+                const Key a = own[at], b = own[at ^ near];
                 if ((at & near) == 0) {
                     const bool swaps = (a > b) == (((first + at) & size) == 0);
                     own[at] = swaps ? b : a;
@@ -204,7 +223,9 @@ __device__ __forceinline__ void sort_in_registers(int length, int padded, uint64
     }
 #pragma unroll
     for (int at = 0; at < Own; ++at) {
-        if (first + at < length) {
+        if (first + at < length && kAlone) {
+            values[first + at] = of_order<T>(static_cast<uint32_t>(Falling ? ~own[at] : own[at]));
+        } else if (first + at < length) {
             const int64_t place = static_cast<unsigned>(own[at]);
             values[first + at] = element(place);
             places[first + at] = place;
@@ -217,15 +238,15 @@ constexpr int kMostInRegisters = 2048;
 static_assert(kMostInRegisters * 8 <= kScanBytes, "its elements have room");
 
 // Each of `rows` in order, equal ones as they stood: by counting those before each where rows are short, else by a bitonic network.
-template <bool Falling, typename T, typename Span, typename Stored, typename Element>
-__device__ __forceinline__ void phase_sort(Span span, int64_t rows, int64_t length, Stored* values, int64_t* places, Element element) {
+template <bool Falling, typename T, typename Span, typename Stored, typename Places, typename Element>
+__device__ __forceinline__ void phase_sort(Span span, int64_t rows, int64_t length, Stored* values, Places places, Element element) {
     if constexpr (!std::is_same<Span, BlockSpan>::value) {
         if (span.spread) {
             return sort_over_grid<Falling, T>(span, rows, length, values, places, element);
         }
     }
     if constexpr (sizeof(T) == 4) {
-        uint64_t* const held = reinterpret_cast<uint64_t*>(scan_memory());
+        void* const held = scan_memory();
         int padded = 64, threads = 32;
         while (padded < length) {
             padded *= 2;
@@ -238,7 +259,7 @@ __device__ __forceinline__ void phase_sort(Span span, int64_t rows, int64_t leng
             for (int64_t row = 0; row < rows; ++row) {
                 const auto of_row = [&](int64_t at) { return element(row, at); };
                 Stored* const sorted = values + row * length;
-                int64_t* const stood = places + row * length;
+                const Places stood = places + row * length;
                 if (own <= 1) {
                     sort_in_registers<Falling, 1, T>(static_cast<int>(length), padded, held, sorted, stood, of_row);
                 } else if (own <= 2) {
@@ -283,8 +304,8 @@ __device__ __forceinline__ void phase_sort(Span span, int64_t rows, int64_t leng
 }
 
 // The `First` in front of each row, by a warp to a row: a lane holds the best of its own until that is taken. Long rows are sorted.
-template <int First, bool Falling, typename T, typename Span, typename Stored, typename Element>
-__device__ __forceinline__ void phase_first(Span span, int64_t rows, int64_t length, Stored* values, int64_t* places, Element element) {
+template <int First, bool Falling, typename T, typename Span, typename Stored, typename Places, typename Element>
+__device__ __forceinline__ void phase_first(Span span, int64_t rows, int64_t length, Stored* values, Places places, Element element) {
     if (length > 1024) {
         return phase_sort<Falling, T>(span, rows, length, values, places, element);
     }
