@@ -6,7 +6,7 @@ Where nothing leads, there is one unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import sympy
@@ -25,7 +25,7 @@ from compiler.draft.expressions import (
     replace_indices,
     symbols_of,
 )
-from compiler.draft.index import FloorDiv, Index, Modulo, Ranges, _split, flatten, joined, product, unflatten
+from compiler.draft.index import FloorDiv, Index, Modulo, Ranges, _split, divide, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition, NoDraft
 from compiler.kernel import PackedKernel
@@ -116,19 +116,47 @@ def divides(kernel: PhasesKernel) -> bool:
     return any(index.has(FloorDiv, Modulo) for index in indices)
 
 
-def phases_of(program: SelectedProgram, outputs: set[Buffer], inout: set[str]) -> PhasesKernel:
-    """All that the outputs need as one kernel. Raises NoDraft where a tensor is changed in place under its readers, or where a
+def phases_of(
+    program: SelectedProgram, outputs: set[Buffer], inout: set[str], sizes: dict[sympy.Symbol, int]
+) -> PhasesKernel:
+    """All that the outputs need as one kernel; `sizes`: as they are. Raises NoDraft where a tensor is changed in place under its readers, or where a
     phase would be a matrix product or a search for places."""
     definitions = _needed(program, outputs)
     if other := {d.kind for d in definitions} - {*SCATTERS, *FOLDS, *SCANS, *SORTS}:
         raise NoDraft(f"no phase does this: {', '.join(sorted(other))}")
     first = next((d for d in definitions if d.kind != "map"), definitions[0])
     most = min(first.reduced, default=max(0, len(first.ranges) - 1))
-    for count in range(most, -1, -1):
-        units = product(first.ranges[:count])
-        if (units == 1) == (count == 0) and (found := _placed(program, definitions, outputs, inout, units)) is not None:
-            return found
-    raise NoDraft("a tensor is changed in place, and a phase would read what another one has written")
+
+    def placed(lead: Sequence[Index], repeats: bool = False) -> PhasesKernel | None:
+        return _placed(program, definitions, outputs, inout, lead, repeats)
+
+    leads = [first.ranges[:count] for count in range(most, -1, -1)]
+    found = next((one for lead in leads if (product(lead) == 1) == (not lead) and (one := placed(lead))), None)
+    if found is None:
+        raise NoDraft("a tensor is changed in place, and a phase would read what another one has written")
+    units, work = (int(index.subs(sizes)) for index in (found.units, found.work))
+    if units >= BUSY_UNITS or found.holds_little or work <= SMALL_WORK * units:
+        return found
+    longer = {d.ranges[: min(d.reduced, default=len(d.ranges) - 1)] for d in definitions if d.kind != "map"}
+    for lead in sorted(longer, key=len, reverse=True):
+        if int(product(lead).subs(sizes)) >= max(FEW_UNITS, 2 * units) and (more := placed(lead, True)) is not None:
+            room = sum(int(count.subs(sizes)) * buffer.dtype.itemsize for buffer, count in more.held.items())
+            if int(more.work.subs(sizes)) <= 2 * work and room <= UNIT_BYTES:
+                return more
+    wide = (
+        placed(())
+        if 1 < units < FEW_UNITS and set(d.kind for d in definitions) <= {*SCATTERS, *FOLDS, *SCANS}
+        else None
+    )
+    return wide or found
+
+
+BUSY_UNITS, FEW_UNITS = 264, 64
+"""Units that keep a device busy, two blocks to a multiprocessor; and that leave more than half of it idle."""
+SMALL_WORK = 1 << 16
+"""Elements of a unit that a block is done with before launches of the whole grid would be (some 30 us, as apart.py has it)."""
+UNIT_BYTES = 200 << 10
+"""Of a block's shared memory."""
 
 
 def _needed(program: SelectedProgram, outputs: set[Buffer]) -> list[Definition]:
@@ -140,15 +168,29 @@ def _needed(program: SelectedProgram, outputs: set[Buffer]) -> list[Definition]:
     return found[::-1]
 
 
-def _placed(program, definitions, outputs: set[Buffer], inout: set[str], units: Index) -> PhasesKernel | None:
-    """The kernel with so many units; None where one would need what another makes."""
+def _placed(
+    program, definitions, outputs: set[Buffer], inout: set[str], lead: Sequence[Index], repeats: bool
+) -> PhasesKernel | None:
+    """The kernel whose units are the elements of the axes `lead`; None where one would need what another makes. `repeats`: what lacks some of
+    these axes each unit makes for itself."""
+    units = product(lead)
     unit = program.ranges.variable(program.name("unit"), units)
     phases = []
+    owners: dict[Buffer, Index] = {}
     for definition in definitions:
-        phase = _phase(program, definition, unit, units)
+        own = _own_lead(definition, lead) if repeats else None
+        own = None if own is None or outputs & set(definition.outs) else own
+        owner = unit if own is None else divide(unit, product(lead[own:]), program.ranges) if own else sympy.S.Zero
+        owners |= dict.fromkeys(definition.outs, owner)
+        phase = _phase(program, definition, owner, units if own is None else product(lead[:own]))
         if phase is None:
             return None
         phases.append(phase)
+    each = {
+        out: sympy.cancel(out.elements / (units if owners[out] == unit else product(lead[: _own_lead(d, lead)])))
+        for d in definitions
+        for out in d.outs
+    }
     made = {out for d in definitions for out in d.outs}
     for phase in phases:
         stores = [(phase.place, *([phase.by] if phase.by else []))]
@@ -157,18 +199,19 @@ def _placed(program, definitions, outputs: set[Buffer], inout: set[str], units: 
             for load in loads_of(phase.roots) if load.args[0] in made or load.args[0].text in inout
         ]  # fmt: skip
         for place, *by, buffer in [*((*s, phase.definition.outs[0]) for s in stores), *loads]:
-            each = sympy.cancel(buffer.elements / units)
-            if unit != 0 and not _is_of_unit(place, by, unit, sympy.expand(each)):
+            whole = each.get(buffer, sympy.cancel(buffer.elements / units))
+            if unit != 0 and not _is_of_unit(place, by, unit, owners.get(buffer, unit), sympy.expand(whole)):
                 return None
     if not _in_place_is_safe(phases, outputs, inout):
         return None
-    held = {out: sympy.cancel(out.elements / units) for d in definitions for out in d.outs if out not in outputs}
+    held = {out: count for out, count in each.items() if out not in outputs}
+    begins = {out: sympy.expand(owners[out] * count) for out, count in each.items()}
     for buffer in held:  # as computed, not as an input is stored
         buffer.dtype = torch.float32 if buffer.dtype.is_floating_point and buffer.dtype.itemsize < 4 else buffer.dtype
     members = [Member(p.definition, p.value, 0, p.places, False, p.by, p.when) for p in phases]
     if unit != 0:
         for phase in phases:
-            _in_own_memory(phase, held, unit)
+            _in_own_memory(phase, held, begins)
     for sort in [phase for phase in phases if phase.definition.kind in SORTS and phase.outer_end == 1]:
         if not _reach(program, sort, phases, held):
             _select(program, sort, phases, held, unit)
@@ -178,12 +221,19 @@ def _placed(program, definitions, outputs: set[Buffer], inout: set[str], units: 
         if places in held and places not in read:
             sort.definition, sort.places = replace(sort.definition, outs=[values]), sort.places[:1]
             del held[places]
-    _follow(phases, held, inout, program.ranges, lambda p: _in_own_memory(p, held, unit) if unit != 0 else None)
+    _follow(phases, held, inout, program.ranges, lambda p: _in_own_memory(p, held, begins) if unit != 0 else None)
     kernel = PhasesKernel(
         (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definitions[-1].order, unit=unit, units=units, phases=phases, held=held
     )  # fmt: skip
     kernel.members = members
     return kernel
+
+
+def _own_lead(definition: Definition, lead: Sequence[Index]) -> int | None:
+    """How many of the leading axes a definition has, in their order; None where it has all of them."""
+    most = min(definition.reduced, default=len(definition.ranges))
+    same = next((n for n, size in enumerate(lead) if n >= most or definition.ranges[n] != size), None)
+    return same
 
 
 def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase | None:
@@ -227,20 +277,22 @@ def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase 
     )
 
 
-def _is_of_unit(place: Index, by: list[tuple[Expr, Index]], unit: Index, each: Index) -> bool:
-    """Whether an element lies among the `each` of its unit."""
-    rest = sympy.expand(joined(place) - unit * each)
+def _is_of_unit(place: Index, by: list[tuple[Expr, Index]], unit: Index, owner: Index, each: Index) -> bool:
+    """Whether an element lies among the `each` of its unit, or of what several units have in common, `owner`."""
+    rest = sympy.expand(joined(place) - owner * each)
     turned = sympy.expand(each - 1 - rest)  # counted from the other end
     beyond = all(_split(one, each)[0] != 0 for one in (rest, turned)) and each != 1
     along = any(sympy.denom(sympy.cancel(stride / each)) == 1 for _, stride in by)
     return unit not in rest.free_symbols and not beyond and not along and (each != 1 or rest == 0)
 
 
-def _in_own_memory(phase: Phase, held: dict[Buffer, Index], unit: Index) -> None:
+def _in_own_memory(phase: Phase, held: dict[Buffer, Index], begins: dict[Buffer, Index]) -> None:
+    """`begins`: where a unit's memory would begin, were it one behind the other."""
+
     def other(one: Expr) -> Expr | None:
-        if one.op in ("load", "load_at") and one.args[0] in held and unit in one.args[1].free_symbols:
-            place: Index = joined(one.args[1])
-            base = sympy.expand(place.subs(unit, 0))
+        begin = begins[one.args[0]] if one.op in ("load", "load_at") and one.args[0] in held else sympy.S.Zero
+        if begin.free_symbols & symbols_of(one):
+            base = sympy.expand(joined(one.args[1]) - begin)
             more = [put(arg, other) if isinstance(arg, Expr) else arg for arg in one.args[2:]]
             return make(one.op, one.args[0], base, *more, type=one.type)
         return None
@@ -249,7 +301,7 @@ def _in_own_memory(phase: Phase, held: dict[Buffer, Index], unit: Index) -> None
     phase.by = None if phase.by is None else (put(phase.by[0], other), phase.by[1])
     phase.when = None if phase.when is None else put(phase.when, other)
     outs = zip(phase.definition.outs, phase.places, strict=True)
-    phase.places = [sympy.expand(place.subs(unit, 0)) if out in held else place for out, place in outs]
+    phase.places = [sympy.expand(place - begins[out]) if out in held else place for out, place in outs]
 
 
 def _select(program, sort: Phase, phases: list[Phase], held: dict[Buffer, Index], unit: Index) -> None:

@@ -366,7 +366,10 @@ def _lowered(
         ):
             buffer.dtype = torch.float32
     if lowered.in_memory:
-        together = phases_of(lowered, set(outputs.values()), set(inputs) & set(outputs))
+        now = lowered.hints | sizes_at(symbols, traced.hints)
+        for index, symbol in quotients.items():
+            now[symbol] = max(1, int(index.subs(now)))
+        together = phases_of(lowered, set(outputs.values()), set(inputs) & set(outputs), now)
         return KernelProgram(
             spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, [together], sympy.S.Zero,
             {symbol: index for index, symbol in quotients.items()},

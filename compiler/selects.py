@@ -32,6 +32,7 @@ from compiler.draft.lower_reductions import fold_over
 from compiler.draft.lowering import Lowering, extend, lowers, plain
 from compiler.draft.partition import Kernel
 from compiler.draft.tensors import Definition, NoDraft, Piece, Program, Value
+from compiler.one_hot import read_of_one_hot
 from compiler.strides import LEAST_EXTENT, goes_across, loads_at_once, strides_along
 
 Taken = TypeVar("Taken", bound=Kernel)
@@ -168,6 +169,11 @@ class SelectedProgram(Program):
         last, read = len(source.shape) - 1, element or source.at
         folded = {axis % len(source.shape) for axis in axes}
         count: sympy.Expr = product(source.shape[axis] for axis in folded)
+        only_axis = next(iter(folded)) if len(folded) == 1 else None
+        one = read_of_one_hot(source, only_axis, read) if kind == "sum" and only_axis is not None else None
+        if one is not None:
+            kept = [size for axis, size in enumerate(source.shape) if axis != only_axis]
+            return [self.formula(kept, dtypes[0], lambda p: cast(one(p), COMPUTED[dtypes[0]]), source.origin)]
         if self.repeats and count.is_Integer and count <= MOST_REPEATED and kind in LOOPED and self._is_small(source):
             return [self._repeated(kind, source, sorted(folded), dtypes[0], read)]
         if count.is_Integer and count <= self.unrolled and kind in JOINED:
