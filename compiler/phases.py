@@ -145,7 +145,7 @@ def phases_of(
                 return more
     wide = (
         placed(())
-        if 1 < units < FEW_UNITS and set(d.kind for d in definitions) <= {*SCATTERS, *FOLDS, *SCANS}
+        if 1 < units < FEW_UNITS and {d.kind for d in definitions} <= {*SCATTERS, *FOLDS, *SCANS}
         else None
     )
     return wide or found
@@ -232,8 +232,7 @@ def _placed(
 def _own_lead(definition: Definition, lead: Sequence[Index]) -> int | None:
     """How many of the leading axes a definition has, in their order; None where it has all of them."""
     most = min(definition.reduced, default=len(definition.ranges))
-    same = next((n for n, size in enumerate(lead) if n >= most or definition.ranges[n] != size), None)
-    return same
+    return next((n for n, size in enumerate(lead) if n >= most or definition.ranges[n] != size), None)
 
 
 def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase | None:
