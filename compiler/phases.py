@@ -144,9 +144,7 @@ def phases_of(
             if int(more.work.subs(sizes)) <= 2 * work and room <= UNIT_BYTES:
                 return more
     wide = (
-        placed(())
-        if 1 < units < FEW_UNITS and {d.kind for d in definitions} <= {*SCATTERS, *FOLDS, *SCANS}
-        else None
+        placed(()) if 1 < units < FEW_UNITS and {d.kind for d in definitions} <= {*SCATTERS, *FOLDS, *SCANS} else None
     )
     return wide or found
 
