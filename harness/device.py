@@ -69,6 +69,22 @@ def why_no_cuda() -> str:
     return ""
 
 
+def bare_facts() -> DeviceFacts:
+    """Of device 0 what builds depend on, by its driver alone, before torch is imported. Raises DeviceError."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise DeviceError(f"the GPU's driver cannot be opened: {error}") from None
+    found, gpu = [ctypes.c_int(), ctypes.c_int()], ctypes.c_int()
+    code = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(gpu), 0)
+    for value, attribute in zip(found, (75, 76), strict=True):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+        code = code or driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, gpu)
+    if code:
+        raise DeviceError(f"the GPU's driver says CUDA error {code}")
+    architecture = f"sm_{found[0].value}{found[1].value}"
+    return DeviceFacts(device="cuda", name="", architecture=architecture, units=0, last_level_cache_bytes=0)
+
+
 def warm_up() -> None:
     """Import torch and open the GPU in a thread, where there is one, beside what this process has to do first."""
 

@@ -25,10 +25,12 @@ from harness.judge.search import Tuned
 from harness.judge.session import EvaluationSession
 from harness.judge.tunables import bake
 from harness.problems.pytorch import Problem
+from harness.processes import scratch
 from harness.questions import Answer, EvaluationQuestion
 from harness.records import Build, Comparison, DeviceFacts, Outcome, Suite, Verdict
-from harness.store import digest
+from harness.store import Store, digest
 from harness.tools import sanitizer
+from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import Workload
 
@@ -301,6 +303,30 @@ def begin_building(
                 evaluator.build_ahead(name)
 
     thread = threading.Thread(target=work, name="build", daemon=True)
+    thread.start()
+    return thread
+
+
+def begin_first_builds(name: str, baseline: str | None, facts: Callable[[], DeviceFacts]) -> threading.Thread:
+    """Begin to build for that GPU or CPU what a run of the kernel asks for first, before there is its evaluator: that one then waits for what this
+    machine keeps, or finds it. Keeps silent on failure. `baseline`: which of the kernel's, "" for its first, None for none."""
+
+    def work() -> None:
+        if machine.store() is None:
+            return
+        folder = scratch.folder("first")
+        with contextlib.suppress(Exception, SystemExit):
+            kernel, on = catalog.load(name), facts()
+            with Evaluator(kernel, on.device, Store(folder), facts=on, memory_bytes=1 << 50) as evaluator:
+                wanted = list(evaluator.harness_sources)
+                if baseline is not None:
+                    text = kernel.baseline(on.device, baseline or None)[1].read_text()
+                    wanted.insert(0, evaluator.store.put(text))
+                with ThreadPoolExecutor(len(wanted)) as pool:
+                    list(pool.map(evaluator.build, wanted))
+        scratch.remove_tree(folder)
+
+    thread = threading.Thread(target=work, name="first builds", daemon=True)
     thread.start()
     return thread
 

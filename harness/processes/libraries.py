@@ -48,15 +48,20 @@ def list_allowed(*, gpu: bool) -> tuple[str, ...]:
     return tuple(sorted({str(name) for path in found for name in (path, path.resolve())}))
 
 
-def list_mapped(pid: int, *, gpu: bool) -> frozenset[str]:
-    """The files that the process has mapped to run; none where nobody may look: then the box alone decides.
+def read_maps(pid: int) -> str:
+    """What the process has mapped, as the kernel lists it; "" where nobody may look: then the box alone decides."""
+    try:
+        return Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return ""
+
+
+def list_mapped(maps: str, *, gpu: bool) -> frozenset[str]:
+    """The files that a process with such maps has mapped to run.
 
     On a CPU also memory that holds code and is no file's, by its address: a library can be read into it.
     """
-    try:
-        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    except OSError:
-        return frozenset()
+    lines = maps.splitlines()
     fields = [(*line.split(maxsplit=5), "") for line in lines if "x" in line[: line.index(" ") + 4]]
     runs = [(f[5], f[0]) for f in fields]
     if gpu:  # where the driver has such memory
@@ -66,14 +71,14 @@ def list_mapped(pid: int, *, gpu: bool) -> frozenset[str]:
     return frozenset(name if name.startswith("/") else f"{MEMORY} at {at}" for name, at in runs if name not in known)
 
 
-def foreign(pid: int, before: frozenset[str], own: frozenset[str], *, gpu: bool) -> str:
-    """What code the process has come to run since `before` that is neither allowed nor its candidate's, one sentence, or "".
+def foreign(maps: str, before: frozenset[str], own: frozenset[str], *, gpu: bool) -> str:
+    """What code a process with these maps has come to run since `before` that is neither allowed nor its candidate's, one sentence, or "".
 
     `own`: files of its candidate, in a folder where it cannot write.
     """
     if not (known := list_allowed(gpu=gpu)):
         return ""
-    new = list_mapped(pid, gpu=gpu) - before - set(known) - own
+    new = list_mapped(maps, gpu=gpu) - before - set(known) - own
     if files := sorted(name for name in new if not name.startswith(MEMORY)):
         return f"a library did the work: it runs code of {files[0]}"
     # Made by the candidate, or a library's that it has read into memory: nobody can tell, and no source shows what runs.

@@ -110,6 +110,8 @@ class Worker:
     returned: frozenset[str] = frozenset()
     """What is known of what its calls return: `copies`, it was copied into the outputs in the calls' time, as no user's call has it;
     `shares`, it lay in the memory of an argument."""
+    looked_at = ("", "")
+    """The maps that `foreign_code` has looked at last, and what it has found."""
     meanwhile: Callable[[], None] | None = None
     """What is done once it has been asked, while it works."""
 
@@ -192,7 +194,7 @@ class Worker:
             box["readable"] = [*box["readable"], str(self.code)]
             message = {"op": "enter", "box": box, **self._device()}
             self.active: list[str] = self.request(message, timeout_s=START_S)["active"]
-            self.own_code = libraries.list_mapped(self.process.pid, gpu=gpu)
+            self.own_code = libraries.list_mapped(libraries.read_maps(self.process.pid), gpu=gpu)
         except BaseException:
             self.close()
             raise
@@ -252,7 +254,12 @@ class Worker:
 
     def foreign_code(self) -> str:
         """What its process runs that is not the candidate's own code, one sentence, or ""."""
-        return libraries.foreign(self.process.pid, self.own_code, frozenset(self.loaded), gpu=self.device == "cuda")
+        maps = libraries.read_maps(self.process.pid)
+        if maps == self.looked_at[0]:  # thousands of lines with a GPU's memory, after each timed request
+            return self.looked_at[1]
+        found = libraries.foreign(maps, self.own_code, frozenset(self.loaded), gpu=self.device == "cuda")
+        self.looked_at = maps, found
+        return found
 
     def _parent(self) -> int:
         return os.getpid()

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from harness import device, machine
-from harness.evaluate import Evaluator
+from harness.evaluate import Evaluator, begin_first_builds
 from harness.jobs import EvaluationServer, Job, JobAnswer
 from harness.questions import CheckToolchain
-from harness.records import Build
+from harness.records import Build, DeviceFacts
 from harness.remote import RemoteEvaluator
 from harness.store import Store
 from harness.timing import speed_of_light
@@ -73,6 +73,23 @@ def test_who_has_no_home_can_keep_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", lambda _uid: {}["nobody by that number"])
     assert machine.store() is None
+
+
+def test_what_a_run_asks_for_first_is_built_before_there_is_its_evaluator(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By facts that know no more of the device than builds depend on."""
+    known = device.facts("cpu")
+    bare = DeviceFacts(
+        device="cpu", name=known.name, architecture=known.architecture, units=0, last_level_cache_bytes=0
+    )
+    begin_first_builds("silu_and_mul", "", lambda: bare).join()
+    begin_first_builds("no such kernel", "", lambda: bare).join()
+    kernel = catalog.load("silu_and_mul")
+    with Evaluator(kernel, "cpu", Store(tmp_path / "run")) as evaluator:
+        monkeypatch.setattr(evaluator, "compile_into", lambda *_: pytest.fail("compiled"))
+        baseline = evaluator.store.put(kernel.baseline("cpu")[1].read_text())
+        assert all(evaluator.build(one).ok for one in (baseline, *evaluator.harness_sources))
 
 
 def test_runs_share_the_builds_of_our_sources_and_of_no_candidate(cache: Path, tmp_path: Path) -> None:

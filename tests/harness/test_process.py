@@ -19,7 +19,7 @@ from harness import backends
 from harness.evaluate import Evaluator
 from harness.judge import session
 from harness.judge.session import CALL_S
-from harness.processes import scratch
+from harness.processes import libraries, scratch
 from harness.processes.scratch import remove_tree
 from harness.processes.worker import ADDR_NO_RANDOMIZE, Worker
 from harness.records import Outcome
@@ -131,6 +131,17 @@ def test_the_same_binary_has_the_same_addresses_in_every_worker(evaluator: Evalu
             worker.close()
     libraries = [[line.split()[0] for line in lines if "libc.so" in line or "libm.so" in line] for lines in maps]
     assert libraries[0] and libraries[0] == libraries[1]
+
+
+def test_what_a_process_has_mapped_is_looked_at_where_it_has_changed(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, looked = evaluator.pool.get(evaluator.build(evaluator.store.put(SOURCE.format(body="")))), []
+    foreign, maps = libraries.foreign, ["one", "one", "two", "one"]
+    monkeypatch.setattr(libraries, "read_maps", lambda _pid: maps.pop(0))
+    monkeypatch.setattr(libraries, "foreign", lambda now, *_, **__: looked.append(now) or f"it runs {now}")
+    assert [worker.foreign_code() for _ in range(4)] == ["it runs one", "it runs one", "it runs two", "it runs one"]
+    assert looked == ["one", "two", "one"] and foreign("", frozenset(), frozenset(), gpu=False) == ""
 
 
 def test_nothing_is_left_of_a_worker_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
