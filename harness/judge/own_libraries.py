@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.device import ArgumentBuffers
-from harness.processes.worker import SiblingWorker, Worker, WorkerFailure
+from harness.processes.worker import SiblingWorker, Worker, WorkerFailure, get_spares
 from harness.store import digest, digest_of
 from kernels.spec import Device
 
@@ -15,6 +15,13 @@ Workers = dict[str, Worker]
 _idle: list[Workers] = []
 """Of pools that are closed, for the next one."""
 _content = functools.lru_cache(64)(digest_of)
+
+
+class OwnWorker(Worker):
+    """One for them. It begins none that wait: a problem's candidates take others."""
+
+    def _spare(self) -> Worker | None:
+        return get_spares().take(self.limits, more=False) if self.device == "cuda" else None
 
 
 class OwnLibraries:
@@ -37,7 +44,7 @@ class OwnLibraries:
         if first is not None:
             worker: Worker = SiblingWorker(first, artefact, symbols)
         else:
-            worker = Worker(device=self.device, artefact=artefact, symbols=symbols, company=self.company())
+            worker = OwnWorker(device=self.device, artefact=artefact, symbols=symbols, company=self.company())
         self.workers[key] = worker
         return worker, before
 

@@ -40,19 +40,21 @@ class Spares:
             self.last = limits
             self._begin()
 
-    def take(self, limits: ProcessLimits) -> Worker | None:
-        """One of these limits, to be closed by whoever takes it, and another begun in its place; None where none is kept, or the one
-        that was has failed."""
+    def take(self, limits: ProcessLimits, *, more: bool = True) -> Worker | None:
+        """One of these limits, to be closed by whoever takes it, and another begun in its place where there will be `more` to take; None where
+        none is kept, or the one that was has failed."""
         if not self.wanted:
             return None
         with self.lock:
-            self.last = limits
-            self._begin()
+            if more:
+                self.last = limits
+                self._begin()
             found = next((one for one in self.begun if one[0] == limits), None)
             if found is None:
                 return None
             self.begun.remove(found)
-            self._begin()
+            if more:
+                self._begin()
         try:
             worker = found[1].result()
         except Exception:  # noqa: BLE001, whoever asked starts its own, and finds out why

@@ -517,8 +517,8 @@ class SpareNativeWorker(Worker):
         self._wait_ready()
 
 
-WAITING = 4
-"""Native workers on a GPU that wait ready: a measurement takes up to four while nothing may be begun."""
+WAITING = 6
+"""Native workers on a GPU that wait ready: a search takes one or two and the measurement behind it four, while nothing may be begun."""
 
 
 @functools.cache

@@ -157,7 +157,7 @@ def test_what_has_ended_is_let_go_even_where_nothing_is_timed() -> None:
 
 
 def test_before_anything_is_judged_who_was_judged_before_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_libraries, "Worker", Process)
+    monkeypatch.setattr(own_libraries, "OwnWorker", Process)
     one = Paper()
     ours = [one.ours(name, Path(__file__), {}) for name in ("neighbours", "light")]
     found = {name: one.get(build(name)) for name in ("baseline", "incumbent", "before", "now")}
@@ -173,7 +173,7 @@ LIGHT, OTHER = Path(__file__), Path(pool.__file__)
 
 
 def test_a_library_of_ours_has_one_process_until_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_libraries, "Worker", Process)
+    monkeypatch.setattr(own_libraries, "OwnWorker", Process)
     one = Paper(company=lambda: "company.so")
     first: Any = one.ours("light", LIGHT, {"a": ("a",)})
     assert first.started == {"device": "cpu", "artefact": LIGHT, "symbols": {"a": ("a",)}, "company": "company.so"}
@@ -201,7 +201,7 @@ def test_on_a_gpu_libraries_of_ours_share_a_process_that_the_next_pool_goes_on_w
         begun.append(("started", how["artefact"]))
         return Process(**how)
 
-    monkeypatch.setattr(own_libraries, "Worker", start)
+    monkeypatch.setattr(own_libraries, "OwnWorker", start)
     monkeypatch.setattr(own_libraries, "SiblingWorker", Sibling)
     monkeypatch.setattr(own_libraries, "_idle", [])
     one = Paper("cuda")
@@ -315,7 +315,7 @@ def test_a_larger_arena_takes_the_place_of_the_one_that_all_have_mapped() -> Non
     assert one.make_buffers(8) is second
     one.close()
     small = Paper()
-    assert small.make_buffers(8).size == 64 << 20
+    assert small.make_buffers(8).size == pool.ARENA_BYTES
     small.close()
 
 

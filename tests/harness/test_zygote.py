@@ -13,6 +13,7 @@ import pytest
 
 from harness.problems.box import ProblemWorker
 from harness.processes import fork_server, spares
+from harness.processes.worker import LIMITS
 from kernels.spec import Spec, Tensor, Workload
 
 BOTH = """
@@ -159,6 +160,7 @@ def test_none_is_begun_while_something_is_timed_and_what_was_taken_is_begun_by_t
         own = described(waited, tmp_path / "problem.py")  # none waits: it starts its own
         assert own.found == taken.found and not waited.spares.begun
     assert not waited.spares.begun, "behind the last measurement nobody asks for another"
+    assert waited.spares.take(LIMITS, more=False) is None and not waited.spares.begun, "nor who takes no more"
     next_one = described(waited, tmp_path / "problem.py")
     assert len(waited.spares.begun) == 1
     for one in (taken, own, next_one):
