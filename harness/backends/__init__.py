@@ -42,6 +42,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from harness.farside import sandbox
+from harness.processes.forks import ForkedProcess, get_native_server
 from harness.processes.watchdog import Watchdog
 from kernels.spec import Dtype, Size, Spec, Tensor
 
@@ -325,21 +326,28 @@ def run_boxed(
     than it may or does not stop talking is killed with its children; exit code -1, and the last line says why.
     """
     limits = sandbox.ProcessLimits(memory_bytes=16 << 30, file_bytes=FILE_BYTES)
-    process = subprocess.Popen(
-        [*outside, *sandbox.launch_command(command, scratch=str(scratch), readable=readable, limits=limits)],
-        cwd=scratch,
-        env=sandbox.clean_environment(str(scratch)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    talks, says = os.pipe()
+    process: subprocess.Popen | ForkedProcess
+    try:
+        if outside:
+            process = subprocess.Popen(
+                [*outside, *sandbox.launch_command(command, scratch=str(scratch), readable=readable, limits=limits)],
+                cwd=scratch, env=sandbox.clean_environment(str(scratch)), stdin=subprocess.DEVNULL, stdout=says,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        else:
+            box = sandbox.describe_box(str(scratch), readable, limits)
+            process = get_native_server().run(scratch, says, box, command)
+    except BaseException:
+        os.close(talks)
+        raise
+    finally:
+        os.close(says)
     watched = limits._replace(memory_bytes=memory_bytes, scratch_bytes=SCRATCH_BYTES, threads=1024)
     watchdog = Watchdog(process.pid, watched, seconds=timeout_s, scratch=str(scratch), tree=True, interval_s=0.1)
     said = _Said()
     try:
-        assert process.stdout is not None
-        while part := os.read(process.stdout.fileno(), 1 << 16):
+        while part := os.read(talks, 1 << 16):
             said.add(part)
             if said.bytes > TALKS_BYTES:
                 break
@@ -350,12 +358,11 @@ def run_boxed(
         talked = said.bytes > TALKS_BYTES
         if process.poll() is None:
             _kill(process)
-        if process.stdout is not None:
-            process.stdout.close()
+        os.close(talks)
     if killed or talked:
         why = killed or f"wrote more than {TALKS_BYTES >> 20} MiB of messages"
         return -1, f"{said.text()}\nerror: the compiler was killed: it {why}".lstrip()
-    return process.returncode, said.text()
+    return process.wait(), said.text()
 
 
 class _Said:
@@ -377,7 +384,7 @@ class _Said:
         return (bytes(self.first) + between + bytes(self.last)).decode(errors="replace")
 
 
-def _kill(process: subprocess.Popen) -> None:
+def _kill(process: subprocess.Popen | ForkedProcess) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -16,11 +16,8 @@ import functools
 import gc
 import importlib.machinery
 import importlib.util
-import json
 import os
 import re
-import select
-import signal
 import socket
 import subprocess
 import sys
@@ -46,6 +43,7 @@ _package = sys.modules["astrolabe_farside"] = types.ModuleType("astrolabe_farsid
 _package.__path__ = [str(Path(__file__).parent)]
 native: Any = importlib.import_module("astrolabe_farside.worker")
 load_sibling = native.load_sibling
+forks = load_sibling("forks")
 forms = load_sibling("forms")
 Refused = forms.CandidateRefused
 sandbox = load_sibling("sandbox")
@@ -631,99 +629,27 @@ def warm(libraries: bool) -> None:
 OFF: frozenset[str] = frozenset()
 
 
-def serve_forks(control: socket.socket) -> None:
-    """Fork a worker for each request; tell each one's exit status on its own socket, reap it when that is closed.
-
-    A request is {"environment", "folder"} with three descriptors: the worker's channel, its log, its status socket.
-    The answer is the pid. So a pid stays taken until the parent has let go of it, as with a child of its own.
-    """
-    poll = select.poll()
-    poll.register(control, select.POLLIN)
-    children: dict[int, tuple[int, socket.socket]] = {}  # pidfd -> pid, status
-    statuses: dict[int, int] = {}  # status descriptor -> pid
-    while True:
-        for fd, _events in poll.poll():
-            if fd == control.fileno():
-                data, fds, _, _ = socket.recv_fds(control, 1 << 16, 3)
-                if not data:
-                    return
-                pid = fork(json.loads(data), fds)
-                os.close(fds[0])
-                os.close(fds[1])
-                pidfd = os.pidfd_open(pid)
-                children[pidfd] = (pid, socket.socket(fileno=fds[2]))
-                poll.register(pidfd, select.POLLIN)
-                control.send(json.dumps({"pid": pid}).encode())
-            elif fd in children:
-                pid, status = children.pop(fd)
-                poll.unregister(fd)
-                os.close(fd)
-                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-                assert ended is not None
-                code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-                try:
-                    status.send(json.dumps(code).encode())
-                except OSError:  # the parent has let go already
-                    status.close()
-                    os.waitpid(pid, 0)
-                    continue
-                statuses[status.fileno()] = pid
-                poll.register(status, select.POLLIN)
-                ended_sockets[status.fileno()] = status
-            else:
-                poll.unregister(fd)
-                ended_sockets.pop(fd).close()
-                os.waitpid(statuses.pop(fd), 0)
-
-
-ended_sockets: dict[int, socket.socket] = {}
-
-
-def fork(request: dict[str, Any], fds: list[int]) -> int:
-    """A worker in a session of its own, that has nothing of the fork server's open but its channel and its log."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        os.setsid()
-        channel, log, _status = fds
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for to, descriptor in enumerate((nothing, log, log)):
-            os.dup2(descriptor, to)
-        os.closerange(3, channel)
-        os.closerange(channel + 1, 4096)
-        os.chdir(request["folder"])
-        os.environ.clear()
-        os.environ.update(GIVEN | request["environment"])
-        tempfile.tempdir = (
-            None  # a package that asked for it at its import (dill) has had the fork server's kept for all
-        )
-        torch = sys.modules.get("torch")
-        if torch is not None and request["threads"] < torch.get_num_threads():  # whoever asks has a few cores only
-            torch.set_num_threads(request["threads"])
-        PythonRequestLoop(socket.socket(fileno=channel)).serve()
-        code = 0
-    finally:
-        os._exit(code)
+def work(request: dict[str, Any], channel: int) -> None:
+    """What a fork does: answers requests, with so many threads."""
+    tempfile.tempdir = None  # a package that asked for it at its import (dill) has had the fork server's kept for all
+    torch = sys.modules.get("torch")
+    if torch is not None and request["threads"] < torch.get_num_threads():  # whoever asks has a few cores only
+        torch.set_num_threads(request["threads"])
+    PythonRequestLoop(socket.socket(fileno=channel)).serve()
 
 
 def main() -> None:
     what, *given = sys.argv[1:]
     if what == "zygote":
         descriptor, parent, site, libraries = given
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != int(parent):
-            os._exit(1)
+        forks.die_with(int(parent))
         use_site(site)
         gc.disable()  # imports leave next to no garbage, and to look for it takes a fifth of their time
         warm(libraries == "libraries")
         gc.collect()
         gc.enable()
         gc.freeze()  # no worker has to look through a thousand modules for garbage, nor copy their pages to do so
-        control = socket.socket(fileno=int(descriptor))
-        control.send(b"{}")
-        serve_forks(control)
+        forks.serve(int(descriptor), GIVEN, work)
     elif what == "build":
         source, folder, site = given
         use_site(site)

@@ -13,13 +13,14 @@ Used by the parent for kernel folders, and on the far side for problems. Standar
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 WIDE_BITS = 53
 _SUMS = frozenset(
@@ -68,50 +69,41 @@ class Rounding(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.turn is not None:
             return self._pick(operator, args, kwargs)
-        draws = torch.Tag.nondeterministic_seeded in operator.tags
-        if draws or operator.is_view:
+        name, draws, views, mutates, pointwise = _facts(operator)
+        if draws or views:
             return operator(*args, **kwargs)
-        mutates = operator._schema.is_mutable
         narrow = self.bits == 24 and not mutates and self._narrow(args, kwargs)
         result = operator(*args, **kwargs)
         exact = self._widened(operator, args, kwargs, result) if narrow else result
-        divided = self._by_what(operator, args, kwargs)
-        sums = not mutates and torch.Tag.pointwise not in operator.tags
-        every = sums and self.smallest > 0 and operator._schema.name in _SUMS
+        divided = self._by_what(name, args, kwargs)
+        sums = not mutates and not pointwise
+        every = sums and self.smallest > 0 and name in _SUMS
         if not _any(exact, lambda one: self._inexact(one, divided, every)):
             return result
         moved, units = exact, self.units
         if sums:
             units = max(units, self.sum_units)
             wide = (_cast(args), _cast(kwargs)) if narrow else (args, kwargs)
-            moved = operator(*tree_map(self._shaken, wide[0]), **tree_map(self._shaken, wide[1]))
-            moved = self._decentred(operator, args, moved)
+            moved = operator(*_map(self._shaken, wide[0]), **_map(self._shaken, wide[1]))
+            moved = self._decentred(name, args, moved)
         return _each(lambda was, whole, off: self._settle(was, whole, off, units, divided, every), result, exact, moved)
 
     def _pick(self, operator: Any, args: Any, kwargs: Any) -> Any:
         """What the operator makes, of values that share a place others than it picks."""
         result = operator(*args, **kwargs)
-        known: list[bool] = []
-        tree_map(
-            lambda one: known.append(id(one) in self.computed) if isinstance(one, torch.Tensor) else None,
-            (args, kwargs),
-        )
-        names = [one.name for one in operator._schema.arguments]
-        given = (
-            {one.name: one.default_value for one in operator._schema.arguments}
-            | dict(zip(names, args, strict=False))
-            | kwargs
-        )
-        if operator._schema.name in _LARGEST and "dim" in given and not operator._schema.is_mutable:
-            result = self._turned(operator._schema.name, given, result, any(known))
-
-        def note(one: Any) -> None:
-            if isinstance(one, torch.Tensor) and one.dtype.is_floating_point:
-                inexact = None if any(known) else self._inexact(one)
-                if any(known) or (inexact is not None and bool(inexact.any())):
+        known = any(id(one) in self.computed for one in _tensors([args, kwargs]))
+        name, _draws, _views, mutates, _pointwise = _facts(operator)
+        if name in _LARGEST and not mutates:
+            arguments = operator._schema.arguments
+            given = {one.name: one.default_value for one in arguments}
+            given |= dict(zip(given, args, strict=False)) | kwargs
+            if "dim" in given:
+                result = self._turned(name, given, result, known)
+        for one in _tensors(result):
+            if one.dtype.is_floating_point:
+                inexact = None if known else self._inexact(one)
+                if known or (inexact is not None and bool(inexact.any())):
                     self.computed[id(one)] = one
-
-        tree_map(note, result)
         return result
 
     def _turned(self, name: str, given: dict[str, Any], result: Any, computed: bool) -> Any:
@@ -155,10 +147,10 @@ class Rounding(TorchDispatchMode):
             return picked[1].reshape(result.shape)
         return type(result)(picked) if type(result) in (tuple, list) else type(result)(tuple(picked))
 
-    def _decentred(self, operator: Any, args: Any, result: Any) -> Any:
+    def _decentred(self, name: str, args: Any, result: Any) -> Any:
         """What a norm makes where its mean is off by some units of its deviation, the same for all that share the mean."""
         made = result[0] if isinstance(result, (tuple, list)) else result
-        axes = _axes_of_norm(operator._schema.name, args, made)
+        axes = _axes_of_norm(name, args, made)
         if not axes:
             return result
         rows, axes = (made.view(len(made), args[6], -1), (2,)) if axes == "groups" else (made, axes)
@@ -168,8 +160,7 @@ class Rounding(TorchDispatchMode):
 
     def _narrow(self, args: Any, kwargs: Any) -> bool:
         """Whether it computes in fp32: some operand is of it, none is wider."""
-        found: set[torch.dtype] = set()
-        tree_map(lambda one: found.add(one.dtype) if isinstance(one, torch.Tensor) else None, (args, kwargs))
+        found = {one.dtype for one in _tensors([args, kwargs])}
         return torch.float32 in found and torch.float64 not in found and kwargs.get("dtype") is None
 
     def _widened(self, operator: Any, args: Any, kwargs: Any, result: Any) -> Any:
@@ -178,9 +169,8 @@ class Rounding(TorchDispatchMode):
         except RuntimeError:  # it has no fp64 form
             return result
 
-    def _by_what(self, operator: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
+    def _by_what(self, name: str, args: Any, kwargs: Any) -> torch.Tensor | None:
         """What a division divides by, fp64: whoever multiplies by its inverse is as honest."""
-        name = operator._schema.name
         if name not in ("aten::div", "aten::div_") or len(args) < 2 or kwargs.get("rounding_mode"):
             return None
         return torch.as_tensor(args[1]).double()
@@ -236,6 +226,32 @@ class Rounding(TorchDispatchMode):
         return was.copy_(torch.where(inexact, self._rounded(moved) if self.holds else moved, whole))
 
 
+@functools.cache
+def _facts(operator: Any) -> tuple[str, bool, bool, bool, bool]:
+    """Its name, and whether it draws, is a view, mutates, is pointwise: to ask torch at each call takes as long as small tensors do."""
+    tags, schema = operator.tags, operator._schema
+    draws, pointwise = torch.Tag.nondeterministic_seeded in tags, torch.Tag.pointwise in tags
+    return schema.name, draws, operator.is_view, schema.is_mutable, pointwise
+
+
+def _tensors(given: Any) -> Iterator[torch.Tensor]:
+    """Those in a nest of arguments or results."""
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, (tuple, list, dict)):
+        for one in given.values() if isinstance(given, dict) else given:
+            yield from _tensors(one)
+
+
+def _map(function: Callable[[Any], Any], given: Any) -> Any:
+    """A nest of arguments with `function` of each leaf in its place, a third of torch.utils._pytree.tree_map's time."""
+    if type(given) in (tuple, list):
+        return type(given)([_map(function, one) for one in given])
+    if type(given) is dict:
+        return {name: _map(function, one) for name, one in given.items()}
+    return function(given)
+
+
 def _to_bits(value: torch.Tensor, bits: int) -> torch.Tensor:
     """To the nearest of so many bits (Dekker's splitting); what overflows in between stays as it is."""
     spread = value * (2.0 ** (WIDE_BITS - bits) + 1)
@@ -255,15 +271,13 @@ def _axes_of_norm(name: str, args: Any, made: Any) -> Any:
 
 
 def _cast(given: Any) -> Any:
-    return tree_map(
+    return _map(
         lambda one: one.double() if isinstance(one, torch.Tensor) and one.dtype == torch.float32 else one, given
     )
 
 
 def _any(result: Any, test: Any) -> bool:
-    found = []
-    tree_map(lambda one: found.append(test(one)) if isinstance(one, torch.Tensor) else None, result)
-    return any(bool(one.any()) for one in found if one is not None)
+    return any(bool(found.any()) for one in _tensors(result) if (found := test(one)) is not None)
 
 
 def _each(function: Any, result: Any, *others: Any) -> Any:

@@ -595,9 +595,13 @@ def launch_command(
 ) -> list[str]:
     """The argument list that runs `command` in the box. Start it with `start_new_session=True`, `close_fds=True`, an
     environment from `clean_environment`, and `pass_fds=(report_fd,)` to be told the active layers as JSON there."""
-    spec = {"scratch": scratch, "readable": readable, "limits": limits._asdict(), "report_fd": report_fd}
-    spec["parent"] = os.getpid()
+    spec = describe_box(scratch, readable, limits) | {"report_fd": report_fd, "parent": os.getpid()}
     return [*program(Path(__file__).absolute()), "--spec", json.dumps(spec), "--", *command]
+
+
+def describe_box(scratch: str, readable: list[str], limits: ProcessLimits) -> dict:
+    """What `run_command` must know of a box, but whose child it is; nobody is told of its layers."""
+    return {"scratch": scratch, "readable": readable, "limits": limits._asdict(), "report_fd": -1}
 
 
 _BY_ITS_CACHE = """\
@@ -680,13 +684,17 @@ def launch(run: Callable[[list[str], int], None], *, parent: int, report_fd: int
     _exit_as(os.waitpid(init, 0)[1])
 
 
+def run_command(spec: dict, command: list[str]) -> None:
+    """Be the launcher of a command in its box, as `launch_command` describes it. Does not return."""
+    launch(
+        lambda namespaces, parent: _run_boxed(spec, command, namespaces=namespaces, parent=parent),
+        parent=spec["parent"],
+        report_fd=spec["report_fd"],
+    )
+
+
 if __name__ == "__main__":
     _flag, _spec, _dashes, *_command = sys.argv[1:]
     if _flag != "--spec" or _dashes != "--" or not _command:
         sys.exit("usage: sandbox.py --spec JSON -- command arguments...")
-    _boxed = json.loads(_spec)
-    launch(
-        lambda namespaces, parent: _run_boxed(_boxed, _command, namespaces=namespaces, parent=parent),
-        parent=_boxed["parent"],
-        report_fd=_boxed["report_fd"],
-    )
+    run_command(json.loads(_spec), _command)

@@ -1,6 +1,7 @@
 """The far side: the process that loads one C++ or CUDA candidate; python_worker.py loads those in Python.
 
-Started as `python -I -S worker.py FD` with nothing of the project on its path. It obeys requests on the socket FD:
+Started as `python -I -S worker.py FD` with nothing of the project on its path; as `worker.py fork FD PARENT` it forks such processes, each
+in a tenth of the time (forks.py). It obeys requests on the socket FD:
 enter the sandbox, map the parent's buffers, load one candidate, call it, time it. Whatever it answers is doubted: the
 parent owns the inputs, checks the outputs itself in memory that it shares with this process, and holds a stopwatch of
 its own. Standard library only, because a worker that starts in 30 ms is what makes one process a candidate affordable.
@@ -9,6 +10,7 @@ its own. Standard library only, because a worker that starts in 30 ms is what ma
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import mmap
@@ -663,5 +665,25 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     return json.loads(b"".join(parts)), list(fds)
 
 
+def main() -> None:
+    if sys.argv[1] != "fork":
+        RequestLoop(socket.socket(fileno=int(sys.argv[1]))).serve()
+        return
+    descriptor, parent = sys.argv[2:]
+    forks = load_sibling("forks")
+    forks.die_with(int(parent))
+    load_sibling("sandbox")
+    gc.freeze()  # no worker looks through it, nor copies its pages to do so
+    forks.serve(int(descriptor), dict(os.environ), work)
+
+
+def work(request: dict[str, Any], channel: int) -> None:
+    """What a fork does: answers requests, or becomes the request's command in its box."""
+    if "command" in request:
+        os.close(channel)
+        load_sibling("sandbox").run_command(request["box"] | {"parent": os.getppid()}, request["command"])
+    RequestLoop(socket.socket(fileno=channel)).serve()
+
+
 if __name__ == "__main__":
-    RequestLoop(socket.socket(fileno=int(sys.argv[1]))).serve()
+    main()

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
-import json
 import os
-import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.device import cuda_library
 from harness.farside import sandbox
+from harness.processes.forks import ForkedProcess, ForkParent
 from harness.processes.spares import Spares
-from harness.processes.worker import LIMITS, Worker, name_own_gpu, signal_group
+from harness.processes.worker import LIMITS, Worker, signal_group
 from kernels.spec import Scalar, Size, Spec, Tensor
 
 FAR_SIDE = Path(__file__).parent.parent / "farside" / "python_worker.py"
-WARM_S = 120.0
-"""`import torch` takes 1 to 5 s, on a busy machine with a cold disk ten times that."""
 
 STATIC = "returns the same output tensor call after call: whoever keeps a result must copy it"
-
-# The kernel ends a fork server with the *thread* that started it, and a graph's nodes run on threads that come and go.
-_starter = ThreadPoolExecutor(1, thread_name_prefix="zygote-starter")
 
 
 def site_packages() -> str:
@@ -43,7 +34,7 @@ def site_packages() -> str:
     return str(Path(spec.origin).parent.parent)
 
 
-class ForkServer:
+class ForkServer(ForkParent):
     """A process that has imported torch, never touches CUDA, loads no candidate, and forks workers. Close it."""
 
     def __init__(self, device: str, *, libraries: bool = False, waiting: int = 0) -> None:
@@ -53,8 +44,7 @@ class ForkServer:
         """
         self.device = device
         self.spares = Spares(partial(SpareWorker, self), waiting)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.control, self.site, self.lock = ours, site_packages(), threading.Lock()
+        self.site = site_packages()
         cores = str(len(os.sched_getaffinity(0)))
         environment = sandbox.clean_environment("/nonexistent") | {
             "OMP_NUM_THREADS": cores,
@@ -63,72 +53,20 @@ class ForkServer:
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch would count devices through the driver, which no fork survives
             "KINETO_LOG_LEVEL": "99",
             "CUDA_MODULE_LOADING": "LAZY",  # torch's libraries hold a gigabyte of kernels
-            **name_own_gpu(),
         }
         if device != "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = ""
             # Before torch._dynamo imports Triton, whose own functions are then made for a compiler.
             environment["TRITON_INTERPRET"] = "1"
-        command = [sys.executable, "-I", str(FAR_SIDE), "zygote", str(theirs.fileno()), str(os.getpid()), self.site]
-        self.process: subprocess.Popen = _starter.submit(
-            subprocess.Popen,
-            [*command, "libraries" if libraries else "none"],
-            pass_fds=[theirs.fileno()],
-            env=environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        ).result()
-        theirs.close()
-        self.control.settimeout(WARM_S)
-        self.ready = False
-
-    def fork(self, folder: Path, channel: socket.socket, log: int) -> ForkedProcess:
-        """A worker whose working folder is `folder`. Raises RuntimeError where the fork server has died."""
-        ours, theirs = socket.socketpair()
-        # Everything of the environment that is not the fork server's own but the worker's: what lies in its folder.
-        own = sandbox.clean_environment(str(folder))
-        environment = {name: value for name, value in own.items() if value.startswith(str(folder))}
-        asked = {"environment": environment, "folder": str(folder), "threads": len(os.sched_getaffinity(0))}
-        request = json.dumps(asked).encode()
-        try:
-            with self.lock:
-                if not self.ready:
-                    self.ready = bool(self.control.recv(16))
-                socket.send_fds(self.control, [request], [channel.fileno(), log, theirs.fileno()])
-                answer = self.control.recv(4096)
-            pid = json.loads(answer)["pid"]
-        except (OSError, ValueError) as error:
-            ours.close()
-            raise RuntimeError(f"the process that forks Python workers has ended: {self._said() or error}") from None
-        except BaseException:  # Ctrl-C: its answer would be taken for that to the next request
-            ours.close()
-            self.process.kill()
-            raise
-        finally:
-            theirs.close()
-        return ForkedProcess(pid, ours)
-
-    def _said(self) -> str:
-        self.process.kill()
-        _, text = self.process.communicate()
-        lines = text.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
+        kind = "libraries" if libraries else "none"
+        super().__init__(
+            lambda end: [sys.executable, "-I", str(FAR_SIDE), "zygote", str(end), str(os.getpid()), self.site, kind],
+            environment,
+        )
 
     def close(self) -> None:
-        """End it, and with it the workers that are left. Safe to call twice."""
         self.spares.close()
-        self.control.close()
-        self.process.kill()
-        self.process.wait()
-        if self.process.stderr is not None:
-            self.process.stderr.close()
+        super().close()
 
 
 WAITING = 4
@@ -158,33 +96,10 @@ def _close_shared(device: str, libraries: bool) -> None:
     _shared.pop((device, libraries)).close()
 
 
-class ForkedProcess:
-    """A grandchild, with what subprocess.Popen offers of a child; its pid stays its own until it was waited for."""
-
-    def __init__(self, pid: int, status: socket.socket) -> None:
-        self.pid, self.status = pid, status
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        with suppress(subprocess.TimeoutExpired):
-            self.wait(0)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            poll = select.poll()
-            poll.register(self.status, select.POLLIN)
-            if not poll.poll(None if timeout is None else timeout * 1e3):
-                raise subprocess.TimeoutExpired("a forked worker", timeout or 0)
-            told = self.status.recv(16)
-            self.returncode = int(told) if told else -9  # the fork server has died, and its workers with it
-            self.status.close()
-        return self.returncode
-
-
 class PythonWorker(Worker):
     """A worker that calls its candidate with torch tensors: a Python module or a torch extension."""
 
+    fork_server: ForkServer
     ours = False
     """Whether it is torch.compile's: it is timed, although it may start compilers."""
     patience_s = 0.0
@@ -248,9 +163,6 @@ class PythonWorker(Worker):
     def foreign_code(self) -> str:
         """For a Python candidate the far side says what it has loaded, and on a GPU the profile whose kernels ran."""
         return ""
-
-    def _parent(self) -> int:
-        return self.fork_server.process.pid
 
     def _has_children(self) -> bool:
         return self.compilers and not self.ours

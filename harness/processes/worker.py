@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 import json
@@ -13,15 +12,15 @@ import socket
 import struct
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from harness.device import ArgumentBuffers, cuda_library, own_gpu
 from harness.farside import sandbox
 from harness.farside.worker import send
 from harness.processes import libraries, scratch
+from harness.processes.forks import NATIVE_SIDE, ForkedProcess, ForkParent, get_native_server, start_process
 from harness.processes.spares import Spares
 from harness.processes.watchdog import Watchdog, read_at_once
 from harness.records import Outcome
@@ -50,25 +49,6 @@ REFUSALS = ("INCORRECT", "WRONG_SHAPE", "WRONG_DTYPE", "CHEATED", "MISSING_ENTRY
 """Outcomes that a far side may give its own candidate; each is a failure, so a lie gains nothing."""
 LIMITS = sandbox.ProcessLimits(memory_bytes=8 << 30, threads=512)
 
-# The kernel ends a worker with the *thread* that started it, and a graph's nodes run on threads that come and go.
-_starter = ThreadPoolExecutor(1, thread_name_prefix="worker-starter")
-
-
-ADDR_NO_RANDOMIZE = 0x40000
-
-
-def _popen(same_addresses: bool, command: list[str], **how: Any) -> subprocess.Popen:
-    """Start a process; on a CPU one whose libraries and stack lie where those of every other worker lie.
-
-    A binary's speed depends on its addresses: of 80 comparisons of a kernel with itself five differed by 5 to 10 %, steadily
-    as long as both processes lived, and none without randomised addresses. What is set here is this thread's alone, and
-    its children's. Where it is refused, as in Docker, all is as it was.
-    """
-    libc = ctypes.CDLL(None)
-    usual = libc.personality(ctypes.c_ulong(0xFFFFFFFF))
-    libc.personality(ctypes.c_ulong(usual | ADDR_NO_RANDOMIZE if same_addresses else usual & ~ADDR_NO_RANDOMIZE))
-    return subprocess.Popen(command, **how)
-
 
 def _rests(task: str) -> bool:
     """Whether the thread is stopped, or no more."""
@@ -89,17 +69,6 @@ def signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-class Forked(Protocol):
-    """What is used of a subprocess.Popen; a worker that is no child of ours offers the same."""
-
-    pid: int
-    returncode: int | None
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-
 class Worker:
     """A process that has entered the sandbox and loaded one candidate. Close it; a failure closes it too.
 
@@ -112,6 +81,8 @@ class Worker:
     `shares`, it lay in the memory of an argument."""
     looked_at = ("", "")
     """The maps that `foreign_code` has looked at last, and what it has found."""
+    fork_server: ForkParent | None = None
+    """Whoever forks its process; None where it is a child of this one."""
     meanwhile: Callable[[], None] | None = None
     """What is done once it has been asked, while it works."""
 
@@ -169,7 +140,7 @@ class Worker:
         self.log = (self.scratch / "output.txt").open("w+b")
         self.watchdog: Watchdog | None = None
         try:
-            self.process: subprocess.Popen | Forked = self._start(theirs)
+            self.process: subprocess.Popen | ForkedProcess = self._start(theirs)
         except BaseException:
             self._let_go()
             raise
@@ -222,20 +193,22 @@ class Worker:
 
     # What a worker of another kind does otherwise (harness/processes/fork_server.py).
 
-    def _start(self, theirs: socket.socket) -> subprocess.Popen | Forked:
+    def _start(self, theirs: socket.socket) -> subprocess.Popen | ForkedProcess:
         """The process, at the other end of the channel, in a session of its own."""
-        return _starter.submit(
-            _popen,
-            self.device == "cpu",
-            [*sandbox.program(Path(__file__).parent.parent / "farside" / "worker.py"), str(theirs.fileno())],
+        environment = self._threads()
+        if self.device == "cpu":
+            self.fork_server = get_native_server()
+            return self.fork_server.fork(self.scratch, theirs, self.log.fileno(), environment)
+        return start_process(
+            [*sandbox.program(NATIVE_SIDE), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             cwd=self.scratch,
-            env=sandbox.clean_environment(str(self.scratch)) | self._threads(),
+            env=sandbox.clean_environment(str(self.scratch)) | environment,
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-        ).result()
+        )
 
     def _own(self, artefact: Path) -> Path:
         """The candidate copied beside its scratch folder: it need not see the store at all."""
@@ -262,7 +235,7 @@ class Worker:
         return found
 
     def _parent(self) -> int:
-        return os.getpid()
+        return os.getpid() if self.fork_server is None else self.fork_server.process.pid
 
     def _has_children(self) -> bool:
         """Whether the watchdog is to count what it starts, which takes some time of a core: of none that is timed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import struct
 import tempfile
@@ -17,11 +18,13 @@ import pytest
 
 from harness import backends
 from harness.evaluate import Evaluator
+from harness.farside.sandbox import ProcessLimits, describe_box
 from harness.judge import session
 from harness.judge.session import CALL_S
 from harness.processes import libraries, scratch
+from harness.processes.forks import ADDR_NO_RANDOMIZE, get_native_server
 from harness.processes.scratch import remove_tree
-from harness.processes.worker import ADDR_NO_RANDOMIZE, Worker
+from harness.processes.worker import Worker
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
@@ -142,6 +145,24 @@ def test_what_a_process_has_mapped_is_looked_at_where_it_has_changed(
     monkeypatch.setattr(libraries, "foreign", lambda now, *_, **__: looked.append(now) or f"it runs {now}")
     assert [worker.foreign_code() for _ in range(4)] == ["it runs one", "it runs one", "it runs two", "it runs one"]
     assert looked == ["one", "two", "one"] and foreign("", frozenset(), frozenset(), gpu=False) == ""
+
+
+def test_workers_and_commands_die_with_their_fork_server_and_the_next_ones_get_another(
+    evaluator: Evaluator, tmp_path: Path
+) -> None:
+    build = evaluator.build(evaluator.store.put(SOURCE.format(body="")))
+    worker, server = evaluator.pool.start(build), get_native_server()
+    limits = ProcessLimits(memory_bytes=1 << 30)
+    command = server.run(tmp_path, worker.log.fileno(), describe_box(str(tmp_path), [], limits), ["sleep", "60"])
+    server.process.kill()
+    server.process.wait()
+    for ended in (worker.process, command):
+        assert ended.wait(timeout=20) == -signal.SIGKILL
+    worker.close()
+    another = evaluator.pool.start(build)
+    assert get_native_server() is not server and another.alive and another.found
+    another.close()
+    assert backends.run_boxed(["echo", "here"], tmp_path, [], 20.0) == (0, "here\n")
 
 
 def test_nothing_is_left_of_a_worker_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

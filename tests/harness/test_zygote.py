@@ -84,7 +84,7 @@ channel, _ours = socket.socketpair()
 said, log = os.pipe()
 sys.modules["torch"] = Torch
 asked = {"folder": sys.argv[2], "environment": {"TMPDIR": sys.argv[2]}, "threads": 3}
-pid = python_worker.fork(asked, [channel.fileno(), log, log])
+pid = python_worker.forks.fork(asked, [channel.fileno(), log, log], python_worker.GIVEN, python_worker.work)
 os.close(log)
 print(os.read(said, 4096).decode(), os.waitpid(pid, 0)[1])
 """
