@@ -60,6 +60,9 @@ def shape_scalar(buffer: torch.Tensor, scalar: bool) -> torch.Tensor:
     return buffer.view(()) if scalar else buffer
 
 
+KEPT_BYTES = 256 << 20
+"""Bytes of a GPU that a reference keeps for its next call: what it gives back it asks the driver for again, which serves all processes of a host in
+turn."""
 KEPT_MODULES = 2
 """Modules beside the first that a process keeps: a campaign asks its reference for thousands."""
 
@@ -222,7 +225,8 @@ class ModelAdapter:
             self.state.read(views, after)
         if self.problem["role"] == "reference" and self.device == "cuda":
             del returned, answer
-            torch.cuda.empty_cache()  # candidates are asked how much of the memory they take
+            if torch.cuda.memory_reserved() > KEPT_BYTES:  # candidates are asked how much of the memory they take
+                torch.cuda.empty_cache()
             return None
         return returned
 
