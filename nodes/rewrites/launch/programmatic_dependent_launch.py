@@ -103,8 +103,14 @@ def _wait(edits: Edits, kernel: Kernel, busy: str) -> None:
             edits.replace(statement, waiting_return(condition, indent, unit))
         elif statement.type not in _DECLARATIONS or not _is_idle(kernel, statement):
             break
-        at = source.line_end(statement) - 1  # a comment may follow
-    edits.insert(at, f"\n{indent}wait_for_predecessor({busy});  // nothing before this may touch memory")
+        at = statement.end_byte
+    end = (source.data + b"\n").index(b"\n", at)
+    behind = source.data[at:end]
+    text = f"\n{indent}wait_for_predecessor({busy});  // nothing before this may touch memory"
+    if not behind.strip() or behind.strip().startswith(b"//"):
+        edits.insert(end, text)
+    else:  # other statements, on the same line
+        edits.changes.append((at, at + len(behind) - len(behind.lstrip()), f"{text}\n{indent}"))
 
 
 _PACK_TYPE = re.compile(r"u?(char|short|int|long|longlong)[234]|(float|double)[234]")

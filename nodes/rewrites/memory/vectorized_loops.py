@@ -344,7 +344,11 @@ class PackLoops:
             if before.type != "preproc_call" and not (before.type == "comment" and source.alone(before)):
                 break
             first = before
-        edits.insert(source.line_start(first), f"{source.indent(statement)}{text}\n")
+        start, indent = source.line_start(first), source.indent(statement)
+        if source.data[start : first.start_byte].strip():
+            edits.insert(first.start_byte, f"{text}\n{indent}")
+        else:
+            edits.insert(start, f"{indent}{text}\n")
 
     def _declarator(self, declaration: Node) -> Node:
         declarator = field_of(declaration, "declarator") if declaration.type == "declaration" else None

@@ -135,6 +135,10 @@ CONSTANT = kernel("""
   __shared__ float sums[warps];
   for (int i = threadIdx.x + 1; i < n; i += W) y[i] = x[i] * (W + warps);""", "plain<256><<<rows, 256, 0, stream>>>(x, y, n);", head="template <int W>",
 )  # fmt: skip
+ON_A_LINE = kernel(
+    "  const float* from = x + blockIdx.x * n; float* to = y + blockIdx.x * n; "
+    "for (int i = threadIdx.x; i < n; i += blockDim.x) { to[i] = 2 * from[i]; }"
+)
 MATHS = kernel("""
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
@@ -364,6 +368,7 @@ VECTORS = {
         (STORED, f"if (v > 0) {STORED}"), (STORED, f"{STORED}\n    y[first + j + 1] = v;"), (STORED, "y[first + j] = v + (float)y[j];"),
         (STORED, f"{STORED}\n    __syncthreads();"), (STORED, f"{STORED}\n    y += 1;"), (STORED, f"for (int k = 0; k < 2; ++k) {STORED}"),
     ), flags=("even",)),
+    "unaligned rows, all on one line": Example("vectorize vectorize_unaligned_rows", ON_A_LINE),
     "unaligned rows": Example("vectorize vectorize_unaligned_rows", BIASED, (
         ("pack * VEC;", "pack * VEC;\n    const int group = first / 64;"),  # of the pack's first element alone
         ("pack * VEC;", "pack * VEC;\n    if (pack == 3) return;"), ("pack * VEC;", "(pack + 1) * VEC;"), ("&w[first]", "&w[first % 64]"),
@@ -450,6 +455,12 @@ LAUNCHES = {
         ("shape.block, 0, stream", "dim3(64), 0, stream"), ("dim3(cuts, ", "dim3(cuts / 2, "), ("i += gridDim.x * blockDim.x", "i += gridDim.x * blockDim.x / 2"),
     )),
     "dependent": Example("programmatic_dependent_launch", WAITS, (("plain<<<", "elsewhere<<<"),), ("cudaGridDependencySynchronize();",)),
+    "dependent, all on one line": Example("programmatic_dependent_launch", ON_A_LINE, reads=(
+        "y + blockIdx.x * n; wait_for_predecessor(); // nothing before this may touch memory for (int i",
+    )),
+    "dependent, a kernel on one line": Example("programmatic_dependent_launch", kernel("y[blockIdx.x * n] = x[blockIdx.x * n];").replace(
+        "{\ny[blockIdx.x * n] = x[blockIdx.x * n];\n}", "{ y[blockIdx.x * n] = x[blockIdx.x * n]; }"
+    ), reads=("// nothing before this may touch memory y[blockIdx.x * n] =",)),
     "width of a block": Example("tune_block_size", BY_ELEMENTS, (
         ("(n + 255) / 256", "n / 2560 + 1"), ("__global__ void", "__global__ void __launch_bounds__(512)"), ("plain<<<(n + 255) / 256, 256,", "dim3 b(256); b.x = n; plain<<<1, b,"),
     )),
