@@ -441,7 +441,6 @@ __device__ void scale(float (&v)[4], float& factor) {
         ("f / (f * f + 1.0f)", value) for value in ("exp(d)", "d / (1 + d)", "x[i] / d", "1.0 / sqrt(d)", "d * 0.1",
                                                "floorf(f / (f + 1.0f))", "(int)(f / x[0])", "x[static_cast<int>(1.0f + x[i] / f)]", "0; const int k = f / x[i]; y[i] += k")
     )),
-    "tanh": Example("fast_tanh", MATHS, reads=("near",)),
 }  # fmt: skip
 LAUNCHES = {
     "grid": Example("grid_stride", ROWS, (
