@@ -346,7 +346,8 @@ def _of_one_case(
         session, request, case, result, light_us=_light_us(session, request, case, result),
         note="; ".join(note for told, note in ((not result.graph[request.mine], NO_GRAPH), (result.by_cpu, BY_CPU)) if told), **more,
     )  # fmt: skip
-    if series.has_few(session, result, timing.speedup):
+    alone = timing.comparison is Comparison.SLOWER and not series.is_slower_in_each(session, request, result)
+    if alone or series.has_few(session, result, timing.speedup):
         timing = timing.model_copy(update={"comparison": Comparison.UNCLEAR})
     return TimedCase(
         timing, result.checks[request.mine], result.ratios[request.mine], against, result.lengths, result.by_series

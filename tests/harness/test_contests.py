@@ -199,6 +199,17 @@ def test_what_is_faster_or_slower_by_little_is_timed_again_in_fresh_processes(
     assert [check.name for check in found.checks] == ["candidate"] * (samples // 8)
 
 
+@pytest.mark.parametrize(("third", "said"), [(10.3, "SLOWER"), (9.9, "UNCLEAR")])
+def test_slower_is_what_each_pair_of_processes_shows(tmp_path: Any, third: float, said: str) -> None:
+    """A process may be slower than another of the same text for as long as it lives: by samples of all three this was 3 % of 2.1 us."""
+    usual = [10.2, 10.22, 10.25, 10.28, 10.32, 10.35, 10.38, 10.4]
+    candidate = [usual * 3, usual * 3, [time * third / 10.3 for time in usual * 3]]
+    session = Paper(Store(tmp_path), baseline=[[10.0] * 24] * 3, candidate=candidate)
+    (found,) = comparisons.time_cases(session, MATCH, [CASE])  # type: ignore[arg-type]
+    assert (len(found.lengths), str(found.timing.comparison)) == (3, said)
+    assert found.timing.speedup.median < 0.98
+
+
 @pytest.mark.parametrize(
     ("spread", "again"),
     [
