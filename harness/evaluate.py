@@ -267,13 +267,15 @@ class Evaluator(EvaluationSession):
         return sanitizer.judge(found, reports) if found.passed else found
 
     def build_ahead(self, candidate: str = "") -> None:
-        """Build what is going to be asked for, where this machine has cores on which nothing is timed: the variants that a search of the
-        candidate's open integers tries first, or without one what every run needs. For `begin_building`: it may end at any time.
+        """Build what is going to be asked for, where this machine has cores on which nothing is timed: the candidate and beside it the variants that a
+        search of its open integers tries first, or without one what every run needs. For `begin_building`: it may end at any time.
         """
         if search.has_idle_cores(self):
-            wanted = search.first_variants(self, candidate) if candidate else self.harness_sources
-            with ThreadPoolExecutor(len(wanted) or 1) as pool:
+            wanted = [candidate, *search.first_variants(self, candidate)] if candidate else self.harness_sources
+            with ThreadPoolExecutor(len(wanted)) as pool:
                 list(pool.map(self.build, wanted))
+        elif candidate:
+            self.build(candidate)
 
     def tune(self, candidate: str, *, seconds: float) -> Tuned:
         """Search the integers that the candidate leaves open, by building and measuring variants, for about `seconds`."""
@@ -290,17 +292,17 @@ def begin_building(
 ) -> threading.Thread:
     """Begin `build_ahead` of the candidate in a thread that keeps silent on failure: whoever asks for a build next finds out, and says so.
 
-    `make` makes a source there, which is built first, and gives its name, or "" where there is none. Without `variants` nothing else of a
-    candidate is built: nobody is going to search its open integers.
+    `make` makes a source there and gives its name, or "" where there is none. Without `variants` nothing else of a candidate is built: nobody is going
+    to search its open integers.
     """
 
     def work() -> None:
         with contextlib.suppress(Exception, SystemExit):  # a reference may leave
             name = make() if make else candidate
-            if make and name:
-                evaluator.build(name)
             if variants and (name or not make):
                 evaluator.build_ahead(name)
+            elif name:
+                evaluator.build(name)
 
     thread = threading.Thread(target=work, name="build", daemon=True)
     thread.start()

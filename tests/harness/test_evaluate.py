@@ -15,7 +15,7 @@ from harness import backends
 from harness.checks.drawing import distributions
 from harness.checks.fitting import OutOfDeviceMemory
 from harness.device import facts
-from harness.evaluate import Evaluator
+from harness.evaluate import Evaluator, begin_building
 from harness.farside import sandbox
 from harness.judge import comparisons, many_calls, series, verification
 from harness.judge.series import ComparisonRequest
@@ -151,6 +151,23 @@ def test_several_contests_count_as_one_each_in_fresh_processes_and_are_kept_apar
     assert evaluator.measure(other, baseline=baseline.candidate, contests=2) == twice
     with pytest.raises(pytest.fail.Exception, match="timed"):
         evaluator.measure(other, baseline=baseline.candidate)
+
+
+def test_a_candidate_is_built_ahead_beside_the_variants_of_a_search_and_by_itself_where_cores_are_few(
+    evaluator, source, monkeypatch
+):
+    candidate = evaluator.store.put(f"#define UNROLL 2  // tune: 1 2 4\n{source}")
+    asked, all_asked = [], threading.Barrier(3, timeout=20)
+    monkeypatch.setattr(evaluator, "build", lambda name: asked.append(name) or all_asked.wait())
+    monkeypatch.setattr("harness.judge.search.has_idle_cores", lambda _session: True)
+    begin_building(evaluator, make=lambda: candidate).join()
+    assert len(asked) == 3 and candidate in asked
+    monkeypatch.setattr("harness.judge.search.has_idle_cores", lambda _session: False)
+    monkeypatch.setattr(evaluator, "build", asked.append)
+    begin_building(evaluator, make=lambda: candidate).join()
+    begin_building(evaluator, make=lambda: candidate, variants=False).join()
+    begin_building(evaluator, make=lambda: "").join()
+    assert asked[3:] == [candidate, candidate]
 
 
 def test_where_nothing_is_timed_no_process_is_begun_for_checks_after_it(small, store, source, monkeypatch):
