@@ -10,7 +10,7 @@ from compiler.codegen.row_tiles import longest_row
 from compiler.draft.expressions import loads_of, walk
 from compiler.draft.partition import FLAT, ROW
 from compiler.frontend import NoProgram
-from compiler.lookups import GATHER_THREADS, gathers, lookups_of, seeks
+from compiler.lookups import FETCH_THREADS, FETCHED, GATHER_THREADS, fetches, gathers, lookups_of, seeks
 from compiler.phases import PhasesKernel, divides
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram, PackedKernel
@@ -335,9 +335,8 @@ def _plan(
         if turned:
             assert kernel.turned is not None
             return KernelPlan(members=members, pdl=pdl, sketch=_turned(kernel.turned, width, choice))
-        sketch = Elements(
-            vector=ragged or width, items=choice.each, threads=choice.element_threads, ragged=bool(ragged)
-        )
+        each, threads = (FETCHED, FETCH_THREADS) if fetches(kernel) else (choice.each, choice.element_threads)
+        sketch = Elements(vector=ragged or width, items=each, threads=threads, ragged=bool(ragged))
         return KernelPlan(members=members, pdl=pdl, sketch=sketch)
     if turned:
         return KernelPlan(members=members, pdl=pdl, sketch=RowTiles(vector=width))
@@ -465,6 +464,8 @@ def open_numbers(
     if tiled:
         fitting = (along for along in (64, 32, 128) if all(_holds(turned, along) for turned in tiled))
         numbers["ALONG"], numbers["THREADS"] = tuple(fitting), (128, 256, 512)
+    if program.kernels and all(isinstance(kernel, PackedKernel) and fetches(kernel) for kernel in program.kernels):
+        numbers["EACH"], numbers["THREADS"] = (FETCHED, 1, 2), (FETCH_THREADS, 256, 512)
     if _row_kernels(program):
         numbers["THREADS"] = (256, 128, 512) if any(map(gathers, _row_kernels(program))) else (128, 256, 512)
     tall = [kernel for kernel in program.kernels if _is_columns(kernel)]

@@ -21,6 +21,7 @@ from compiler.draft.index import Index
 from compiler.draft.partition import ROW
 from compiler.draft.printing import branch, indent
 from compiler.frontend import NoProgram
+from compiler.lookups import fetches
 from compiler.phases import PhasesKernel
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram, PackedKernel
@@ -400,7 +401,8 @@ class HostFile:
         if narrow and any(function.staged for function, _ in together):
             arms.insert(0, (f"{total} >= {MANY_BLOCKS}", threads, f"{items} * 4"))
         if narrow and sketch.threads >= 2 * WARP:
-            arms.insert(0, (f"{total} < {FEW_BLOCKS}", f"{threads} / 2", items))
+            fetched = any(fetches(function.kernel) for function, _ in together)
+            arms.insert(0, (f"{total} < {FEW_BLOCKS}", *((threads, "1") if fetched else (f"{threads} / 2", items))))
         launches = []
         for condition, width, most in arms:
             each = f"({width} * {most})"

@@ -38,6 +38,7 @@ from compiler.draft.index import FloorDiv, Index, estimate, index_is_divided
 from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, _bare, indent, index_text
 from compiler.draft.tensors import Buffer
+from compiler.lookups import fetches
 from compiler.program import KernelProgram, PackedKernel
 from compiler.strides import row_read_across
 
@@ -416,16 +417,19 @@ def _packed(text: Text, roots: list[Expr], stores: list[StoreStatement]) -> tupl
     return tuple(dict.fromkeys(found))
 
 
-def _ahead(text: Text, top: Scope, roots: list[Expr], pack, end: str) -> tuple[dict[Window, str], dict[int, str]]:
-    """What is loaded for all a thread's packs before any of them is stored: windows whose places need nothing that is loaded, and, by
-    id, single numbers of a pack."""
-    windows = [w for w in text.windows(roots) if w.by is None]
+def _ahead(
+    text: Text, top: Scope, roots: list[Expr], pack, end: str, named: bool
+) -> tuple[dict[Window, str], dict[int, str]]:
+    """What is loaded for all a thread's packs before any of them is stored: windows whose places need nothing that is loaded (`named`: also those that
+    do), and, by id, single numbers of a pack."""
+    windows = [w for w in text.windows(roots) if w.by is None or named]
     found = {}
     loads = Scope(3, top)
     for window in windows:
         name = text.fresh(f"{window.buffer.name}_ahead")
         top.line(f"{text.type_of(window)} {name}[Items];")
-        loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, None))};")
+        printer = Printer(text, loads, [window.by[0]], {}) if window.by else None
+        loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, printer))};")
         found[window] = f"{name}[item]"
     numbers = load_numbers(text, top, loads, roots, "Items")
     if windows or numbers:
@@ -459,7 +463,7 @@ def elements_function(
     top = Scope(1)
     top.lines += indent(text.opening(), 1)
     hoist(text, roots, 0, top, {})
-    loaded, numbers = ({}, {}) if folds else _ahead(text, top, roots, pack, end)
+    loaded, numbers = ({}, {}) if folds else _ahead(text, top, roots, pack, end, fetches(kernel))
     mark = 0 if text.tables or text.staged else len(top.lines)
     body = Scope(3, top)
     body.lines += indent(text.pack_opening(), 3)

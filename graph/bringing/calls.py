@@ -180,7 +180,9 @@ class Calls:
         series = {
             name: [dtype_name(call.tensors[name]) for call in self.calls] for name in floats or self.first.tensors
         }
-        self.leader = next((name for name, kinds in series.items() if len(set(kinds)) > 1), next(iter(series)))
-        self.series = series[self.leader]
+        changing = [name for name, kinds in series.items() if len(set(kinds)) > 1] or list(series)
+        self.series = series[changing[0]]
+        read = [name for name in series if series[name] == self.series and name not in self.first.outputs]
+        self.leader = (read or changing)[0]  # an input, so that the reference can ask for its dtype
         self.dtypes = tuple(dict.fromkeys(self.series))
         return self.dtypes

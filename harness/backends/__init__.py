@@ -277,9 +277,12 @@ def _entries(spec: Spec, device: str) -> str:
     return f"\n#include <stdint.h>\n{headers}{''.join(made)}"
 
 
-ALONE = ("-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
-"""For a source whose entries were added: with the linker's --gc-sections it needs only what these reach, not all that the engine's other files
-define for the rest of it."""
+ALONE, ALONE_LINKED = (
+    ("-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"),
+    ("--gc-sections", "--no-undefined"),
+)
+"""For a source whose entries were added: it needs only what these reach, not all that the engine's other files define for the rest of it; and what
+these reach it must have, which the linker says by its name."""
 
 
 def with_entries(text: str, entries: str) -> str:

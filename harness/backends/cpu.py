@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from harness.backends import ALONE, Compiled, form_of, is_python, run_boxed, together, with_entries
+from harness.backends import ALONE, ALONE_LINKED, Compiled, form_of, is_python, run_boxed, together, with_entries
 from harness.records import DeviceFacts
 
 SUFFIX = ".cpp"
@@ -52,7 +52,7 @@ def compile(
         names = "; ".join(re.findall(r"void (\w+)\(", entries))
         exported = source.with_name("entries.map")
         exported.write_text(f"{{ global: {names}; local: *; }};\n")
-        alone = [*ALONE, "-Wl,--gc-sections", f"-Wl,--version-script={exported}"]
+        alone = [*ALONE, *(f"-Wl,{flag}" for flag in ALONE_LINKED), f"-Wl,--version-script={exported}"]
     as_c = AS_C if added and 'extern "C"' not in entries else ()
     settings = [flag for flag in together(FLAGS, flags) if not as_c or not re.match(r"-std=(c|gnu)\+\+", flag)]
     # What GCC vectorised, and into how wide vectors, is what the profiler wants to know of a CPU candidate.

@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from harness.backends import ALONE, Compiled, cpu, form_of, is_python, run_boxed, together, with_entries
+from harness.backends import ALONE, ALONE_LINKED, Compiled, cpu, form_of, is_python, run_boxed, together, with_entries
 from harness.device import cuda_home
 from harness.records import DeviceFacts
 
@@ -68,7 +68,8 @@ def compile(
 ) -> Compiled:
     text = source.read_text()
     source.write_text(with_entries(text, entries))
-    alone = [f"-Xcompiler={flag}" for flag in ALONE] + ["-Xlinker=--gc-sections"] if source.read_text() != text else []
+    alone = [f"-Xcompiler={flag}" for flag in ALONE] + [f"-Xlinker={flag}" for flag in ALONE_LINKED]
+    alone = alone if source.read_text() != text else []
     chip = architecture_flag(facts.architecture)
     command = [nvcc(), *together(FLAGS, flags), *alone, chip, "-o", str(artefact), str(source)]
     done = run(command, source, artefact, [str(cuda_home())], timeout_s)

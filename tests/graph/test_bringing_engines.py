@@ -183,6 +183,21 @@ def test_packages_below_src_are_the_checkouts_own(tmp_path: Path) -> None:
     assert "mul(2)" in (to / "reference.py").read_text()
 
 
+def test_dtypes_of_the_steps_go_with_an_input_where_the_function_begins_with_its_output(tmp_path: Path) -> None:
+    test = (
+        SOURCE_LAYOUT["tests/test_doubled.py"]
+        .replace('("rows", [3, 40])', '("dtype", [torch.float16, torch.bfloat16])')
+        .replace("test_doubled(rows)", "test_doubled(dtype)")
+        .replace("torch.randn(rows, 64)", "torch.randn(40, 64, dtype=dtype)")
+        .replace("module.right(x)", "module.right(x.float()).to(dtype)")
+    )
+    source = "template <typename T> void doubled_cpu(T* out, const T* in, long n) {}\n"
+    write_texts(tmp_path, SOURCE_LAYOUT | {"tests/test_doubled.py": test, "csrc/doubled.cpp": source})
+    to = tmp_path / "made"
+    list(bring(f"{tmp_path}/tests/test_doubled.py", tmp_path / "csrc" / "doubled.cpp", "doubled_cpu", to))
+    assert ".to(in_.dtype)" in (to / "reference.py").read_text()
+
+
 def test_arguments_without_names_are_refused(tmp_path: Path) -> None:
     text = "import torch\n\n\nclass Own(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, *args):\n        return args[0]\n"
     (tmp_path / "own.py").write_text(text)

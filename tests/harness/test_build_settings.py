@@ -216,5 +216,10 @@ def test_a_launcher_of_another_name_and_types_is_bound_by_a_call(folder: Path, s
         assert build.ok, build.log
         own = evaluator.build(store.put('extern "C" void twice(const float*, float*, float*, long) {}'))
         assert own.ok, own.log  # a candidate with an entry of its own is left alone
+        calls_others = LAUNCHER.replace("template", "int engine_device();\ntemplate", 1).replace(
+            "{ for", "{ n -= engine_device(); for"
+        )
+        lacking = evaluator.build(store.put(calls_others))
+        assert not lacking.ok and "undefined reference to `far_away::engine_device()'" in lacking.log
     with pytest.raises(ExportError, match="the tensor scratch is no argument of what is bound"):
         patch_files(kernel.spec, LAUNCHER, LAUNCHER, 'extern "C" void twice(float*) {}', "my.cpp", "cpu")
