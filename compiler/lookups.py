@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sympy
+
 from compiler.codegen.text import MOST_STAGED
 from compiler.draft.expressions import Expr, loads_of, symbols_of
+from compiler.draft.index import FloorDiv
 from compiler.draft.partition import FLAT, ROW
 from compiler.kernel import PackedKernel
 
@@ -40,13 +43,15 @@ the other: 41.7 us for 8,192 rows of 8 KB, 51.7 for 511,000 of 256 bytes; four, 
 
 
 def fetches(kernel: PackedKernel) -> bool:
-    """Whether elements lie where numbers name them, in no small table."""
-    small = lambda count: count.is_Integer and count <= MOST_STAGED  # noqa: E731
-    return (
-        kernel.layout == FLAT
-        and not kernel.inner
-        and any(
-            load.op == "load_at" and loads_of([load.args[3]]) and not small(load.args[0].elements)
-            for load in loads_of(kernel.roots)
-        )
-    )
+    """Whether runs of elements lie where a number names each, in no small table."""
+    return kernel.layout == FLAT and not kernel.inner and any(_named(kernel, load) for load in loads_of(kernel.roots))
+
+
+def _named(kernel: PackedKernel, load: Expr) -> bool:
+    numbers = loads_of([load.args[3]]) if load.op == "load_at" else []
+    count = load.args[0].elements
+    if not numbers or (count.is_Integer and count <= MOST_STAGED):
+        return False
+    places = [one.args[1] for one in numbers if one.op == "load"]
+    outer = [place.xreplace(dict.fromkeys(place.atoms(FloorDiv), sympy.Integer(0))) for place in places]
+    return len(places) == len(numbers) and not any(kernel.pack in place.free_symbols for place in outer)

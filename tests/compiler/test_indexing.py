@@ -197,3 +197,10 @@ def test_rows_of_a_table_are_on_their_way_before_the_first_of_a_thread_is_stored
     body = text.partition("made_out_elements_by_8(")[2]
     assert 0 < body.index("table_ahead[item] = load_pack<8>(") < body.index("store_rounded(")
     assert "launch_made_out_elements_by_8<THREADS, 1>" in text, "few rows are shared by more threads"
+
+
+def test_a_number_for_each_element_is_as_it_was():
+    """Eight of a pack are on their way at once already (vLLM's permute_cols)."""
+    tensors = {"a": "in rows width", "perm": "in width int32 permutation:width", "out": "out rows width"}
+    spec = made([{"rows": 544, "width": 4096}], ("bfloat16",), devices=("cuda",), tensors=tensors)
+    assert "#define EACH 1" in source(spec, "def reference(a, perm):\n    return {'out': a[:, perm.long()]}\n")
