@@ -12,7 +12,7 @@ from compiler.draft.split import split_fold
 from compiler.draft.tensors import Definition
 from compiler.draft.tensors import Program as Lowered
 from compiler.frontend import Traced
-from compiler.phases import FOLDS, PhasesKernel
+from compiler.phases import FOLDS, NTHS, REACH, PhasesKernel
 
 if TYPE_CHECKING:
     from compiler.program import KernelProgram
@@ -33,6 +33,18 @@ def is_small(program: KernelProgram, other: KernelProgram, traced: Traced) -> bo
         rounds * (work / max(1, units)) / BLOCK_ELEMENTS_A_SECOND
         <= len(other.kernels) * LAUNCH_S + work / ELEMENTS_A_SECOND
     )
+
+
+def is_spread(program: KernelProgram, traced: Traced) -> bool:
+    """Whether the whole grid has so much to do in phases that those of a kernel each are better done in the form that suits them."""
+    (kernel,), values = program.kernels, program.values(traced.hints)
+    assert isinstance(kernel, PhasesKernel)
+    alone = any(phase.definition.kind in (*NTHS, REACH) for phase in kernel.phases)
+    return bool(kernel.units == 1) and not alone and int(kernel.work.subs(values)) >= SPREAD_ELEMENTS
+
+
+SPREAD_ELEMENTS = 1 << 18
+"""Below that, phases of one block, or some launches of little, are as fast (an estimate)."""
 
 
 def _is_few_and_long(rows: int, length: int) -> bool:

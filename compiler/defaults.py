@@ -208,8 +208,8 @@ def _in_phases(
 ) -> tuple[ScheduleVersion, ...]:
     """The one version of a program whose definitions hand on in memory what they made; none of any other. Raises NoProgram where one
     block of a GPU would have too much to do at some of these workloads."""
-    kernel = program.kernels[0]  # there is no other then
-    if not isinstance(kernel, PhasesKernel):
+    kernel = program.kernels[0]
+    if len(program.kernels) > 1 or not isinstance(kernel, PhasesKernel):
         return ()
     for workload in on_a_gpu:
         seconds = _value(program, kernel.work, workload) / _value(program, kernel.units, workload) / STEPS_A_SECOND
@@ -327,6 +327,8 @@ def _plan(
         return KernelPlan(members=members, pdl=pdl, sketch=Tiles())
     if isinstance(kernel, StepsKernel):
         return KernelPlan(members=members, sketch=Steps())
+    if isinstance(kernel, PhasesKernel):
+        return KernelPlan(members=members, sketch=Phases())
     if isinstance(kernel, StreamKernel):
         return KernelPlan(members=members, pdl=pdl, sketch=Stream(vector=width))
     if kernel.layout != ROW:

@@ -8,7 +8,7 @@ from compiler.draft.expressions import Expr, loads_of, symbols_of
 from compiler.draft.index import joined
 from compiler.draft.partition import ROW, Member
 from compiler.frontend import NoProgram
-from compiler.kernel import PackedKernel
+from compiler.kernel import PHASES, PackedKernel
 
 if TYPE_CHECKING:
     from compiler.program import KernelProgram
@@ -29,6 +29,10 @@ def check_memory(program: KernelProgram, apart: bool) -> None:
                 buffer.text = program.lowered.name(f"kept_{buffer.name}")
             if buffer.text in written and buffer not in made and buffer not in outputs:
                 raise NoProgram(f"{buffer.text} is read after another kernel has overwritten it")
+        for buffer in made if kernel.layout == PHASES else ():  # a sort has two results, though one alone is read
+            if buffer not in outputs | {*program.scratch}:
+                program.scratch.append(buffer)
+                buffer.text = program.lowered.name(f"kept_{buffer.name}")
         _check_in_place(program, kernel)
         written |= {b.text for b in program.stored(kernel)} & set(program.inputs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from compiler.row_tiles import TiledRows
     from compiler.turned import TurnedKernel
 
+PHASES = "phases"
+"""The layout of what goes by phases (phases.py), which nothing joins."""
 SHORT_FOLD, CPU_SHORT_FOLD = 32, 15
 """Folded elements, a number known now, up to which one thread does them alone; on a processor fewer than a register's lanes."""
 
@@ -58,10 +61,25 @@ class PackedKernel(Kernel):
 class Fusion(Partition):
     """Definitions of a folder: every element's place is told by a pack and a lane in it."""
 
-    def __init__(self, lowered: Lowered, outputs: set[Buffer], vector: int, short_fold: int) -> None:
-        self.vector, self.short_fold = vector, short_fold
+    def __init__(
+        self,
+        lowered: Lowered,
+        outputs: set[Buffer],
+        vector: int,
+        short_fold: int,
+        phases: Mapping[Definition, PackedKernel],
+    ) -> None:
+        """`phases`: kernels of definitions that share none with others."""
+        self.vector, self.short_fold, self.phases = vector, short_fold, phases
         self.lane = lowered.ranges.variable(lowered.name("lane"), vector)
         super().__init__(lowered, outputs)
+
+    def _begin(self, definition: Definition) -> Kernel:
+        return self.phases.get(definition) or super()._begin(definition)
+
+    def _join(self, kernel: Kernel, definition: Definition, position: int) -> bool:
+        apart = kernel.layout == PHASES or definition in self.phases
+        return not apart and super()._join(kernel, definition, position)
 
     def _layout(self, kernel: Kernel, definition: Definition) -> str:
         length = kernel.length

@@ -28,11 +28,9 @@ from compiler.draft.expressions import (
 from compiler.draft.index import FloorDiv, Index, Modulo, Ranges, _split, divide, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition, NoDraft
-from compiler.kernel import PackedKernel
+from compiler.kernel import PHASES, PackedKernel
 from compiler.selects import SelectedProgram
 
-PHASES = "phases"
-"""The layout."""
 SCANS = {"scan_sum": "sum", "scan_prod": "prod", "scan_max": "max", "scan_min": "min", "scan_log_add": "log_add"}
 SCATTERS = {"map": "", "add": "sum", "scatter_max": "max", "scatter_min": "min"}
 """What is stored at places, and how it joins what is there."""
@@ -157,6 +155,37 @@ UNIT_BYTES = 200 << 10
 """Of a block's shared memory."""
 
 
+def phases_alone(program: SelectedProgram) -> dict[Definition, PackedKernel]:
+    """What scans, sorts, scatters and seeks places of one large unit, each a kernel of the grid's beside those of the other definitions; with
+    what a scatter begins with, if that is one number, which then is no other definition."""
+    firsts: dict[Buffer, Definition] = {}
+    found: dict[Definition, PackedKernel] = {}
+    for definition in sorted(program.definitions, key=lambda d: d.order):
+        out, ranges = definition.outs[0], program.ranges
+        at = ranges.probe(definition.ranges)
+        seeks = definition.kind == "map" and definition.element(at).op == "halved"
+        if definition.kind in ("map", *FOLDS) and definition.by is None and not seeks:
+            firsts.setdefault(out, definition)
+            continue
+        before = firsts.pop(out, None)
+        number = (
+            before is not None and before.kind == "map" and before.element(ranges.probe(before.ranges)).op == "const"
+        )
+        together = [before, definition] if before is not None and number else [definition]
+        program.definitions = [d for d in program.definitions if d is definition or d not in together]
+        phases = [_phase(program, one, sympy.S.Zero, sympy.S.One) for one in together]
+        kernel = PhasesKernel(
+            (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definition.order, phases=[p for p in phases if p]
+        )
+        kernel.members = [_member_of(phase) for phase in kernel.phases]
+        found[definition] = kernel
+    return found
+
+
+def _member_of(phase: Phase) -> Member:
+    return Member(phase.definition, phase.value, 0, list(phase.places), False, phase.by, phase.when)
+
+
 def _needed(program: SelectedProgram, outputs: set[Buffer]) -> list[Definition]:
     wanted, found = set(outputs), []
     for definition in sorted(program.definitions, key=lambda d: d.order, reverse=True):
@@ -206,7 +235,7 @@ def _placed(
     begins = {out: sympy.expand(owners[out] * count) for out, count in each.items()}
     for buffer in held:  # as computed, not as an input is stored
         buffer.dtype = torch.float32 if buffer.dtype.is_floating_point and buffer.dtype.itemsize < 4 else buffer.dtype
-    members = [Member(p.definition, p.value, 0, p.places, False, p.by, p.when) for p in phases]
+    members = [_member_of(phase) for phase in phases]
     if unit != 0:
         for phase in phases:
             _in_own_memory(phase, held, begins)

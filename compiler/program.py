@@ -15,7 +15,7 @@ import sympy
 import torch
 
 from compiler import indexing, operators, ordered, selects
-from compiler.apart import has_few_long_rows, is_small, split_long
+from compiler.apart import has_few_long_rows, is_small, is_spread, split_long
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.expressions import COMPUTED, loads_of
 from compiler.draft.index import FloorDiv, Index, estimate, product, size_symbol
@@ -28,9 +28,9 @@ from compiler.draft.tensors import Program as Lowered
 from compiler.extents import dtype_of, memory_of, place_of, scalar_of, shape_of, strides_of
 from compiler.frontend import NoProgram, Traced, extent
 from compiler.in_place import check_memory
-from compiler.kernel import SHORT_FOLD, Fusion, PackedKernel
+from compiler.kernel import PHASES, SHORT_FOLD, Fusion, PackedKernel
 from compiler.outputs import write_map, write_output, write_scattered
-from compiler.phases import FOLDS, phases_of
+from compiler.phases import FOLDS, phases_alone, phases_of
 from compiler.products import products_of
 from compiler.row_tiles import tile_rows
 from compiler.selects import JOINED, SelectedProgram, pieces_of, planes_of
@@ -143,6 +143,8 @@ def _elements(spec: Spec, tensor: Tensor, axes: dict[str, int]) -> int:
 UNROLLED = 16
 """Elements up to which a reduction may be an expression."""
 IN_MEMORY = "in memory"
+MIXED = "mixed"
+"""What goes by phases of the whole grid, each a kernel, beside kernels of all else, what they hand on in memory."""
 APART = "apart"
 """Each reduction by itself, kernels of their own, what they hand on in memory."""
 COPIED = "copied"
@@ -186,6 +188,12 @@ def lower_program(
                     spare, tried = found, kept
                 elif how == IN_MEMORY and spare is not None:
                     return found if is_small(found, spare, traced) else spare
+                elif how == IN_MEMORY and not in_memory and short_fold == SHORT_FOLD and is_spread(found, traced):
+                    mixed = (
+                        apart(_try, spec, traced, dtype, vector, a, multiples, in_pieces, MIXED, short_fold)
+                        for a in (packs, packs | divisors)
+                    )
+                    return next((one for one in mixed if one is not None), found)
                 else:
                     return found
             except indexing.MemoryNeeded:
@@ -202,6 +210,15 @@ def lower_program(
         if spare is not None:
             return spare
         raise NoProgram(str(failure)) from None
+
+
+def _try(*arguments) -> KernelProgram | None:
+    """The program, if there is one of several kernels."""
+    try:
+        found = _lowered(*arguments)
+    except (NoDraft, NoProgram):
+        return None
+    return found if len(found.kernels) > 1 else None
 
 
 def folds_neighbours(program: KernelProgram) -> bool:
@@ -282,8 +299,8 @@ def _lowered(
     lowered.unrolled = UNROLLED if how == "unrolled" else 0
     lowered.divides_rows = how == "rows divided"
     lowered.repeats = how == "repeated"
-    lowered.in_memory = how == IN_MEMORY
-    lowered.in_scratch = how in (APART, COPIED)
+    lowered.in_memory = how in (IN_MEMORY, MIXED)
+    lowered.in_scratch = how in (APART, COPIED, MIXED)
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
     inputs, values, as_stored = {}, {}, set[Buffer]()
     for tensor in spec.inputs:
@@ -365,23 +382,26 @@ def _lowered(
             and buffer.dtype in NARROW_FLOATS
         ):
             buffer.dtype = torch.float32
-    if lowered.in_memory:
+    named = {symbol: index for index, symbol in quotients.items()}
+    if how == IN_MEMORY:
         now = lowered.hints | sizes_at(symbols, traced.hints)
         for index, symbol in quotients.items():
             now[symbol] = max(1, int(index.subs(now)))
         together = phases_of(lowered, set(outputs.values()), set(inputs) & set(outputs), now)
         return KernelProgram(
-            spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, [together], sympy.S.Zero,
-            {symbol: index for index, symbol in quotients.items()},
+            spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, [together], sympy.S.Zero, named
         )  # fmt: skip
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
     loops = steps_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
     tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch) if short_fold == SHORT_FOLD else []
     read = {load.args[0] for tile in tiles for load in loads_of([s for pair in tile.sides for s in pair])}
-    fusion = Fusion(lowered, set(outputs.values()) | (read - set(inputs.values())), vector, short_fold)
+    phases = phases_alone(lowered) if how == MIXED else {}
+    fusion = Fusion(lowered, set(outputs.values()) | (read - set(inputs.values())), vector, short_fold, phases)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
-    program = KernelProgram(spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane)
+    program = KernelProgram(
+        spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane, named
+    )
     check_memory(program, apart=lowered.in_scratch)
     for kernel in kernels if short_fold == SHORT_FOLD else ():
         if type(kernel) is PackedKernel:
@@ -393,7 +413,7 @@ def _lowered(
 def _kernels(fusion: Fusion) -> list[PackedKernel]:
     """Raises NoProgram for what the sketches have no text for."""
     kernels = [step for step in fusion.steps if isinstance(step, Kernel)]
-    for kind in (member.definition.kind for kernel in kernels for member in kernel.members):
+    for kind in (m.definition.kind for kernel in kernels if kernel.layout != PHASES for m in kernel.members):
         if kind != "map" and kind not in FOLDS:
             raise NoProgram(f"the reference needs a {kind.replace('_', ' ')}, which no sketch has yet")
     if any(member.definition.is_product for kernel in kernels for member in kernel.members):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler import defaults
+from compiler import apart, defaults
 from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
@@ -478,3 +478,50 @@ def test_what_follows_from_a_result_is_done_where_it_is_made(tmp_path):
     assert text.count(" phase_scan<") == 6 and text.count("_bytes = (int64_t(") == 4, (
         "in two widths: three scans; one order, one count is kept"
     )
+
+
+EDGES = """\
+import torch
+
+
+def reference(x, p, src, dst, seg):
+    m = torch.relu(x[src] * p)
+    total = torch.zeros_like(x).index_add(0, dst, m)
+    most = torch.full_like(x, -torch.inf).scatter_reduce(0, dst[:, None].expand_as(m), m, "amax")
+    alpha = m - m * total[dst]
+    order = (dst * 2 - src).argsort(stable=True)
+    upto = torch.softmax(p.sum(1), 0).cumsum(0)
+    return {
+        "y": total / (1 + x.square().sum(-1, keepdim=True)), "z": alpha, "most": torch.where(most == -torch.inf, 0, most),
+        "places": order, "upto": upto, "level": torch.bucketize(seg, dst.sort().values),
+    }
+"""
+
+
+def test_what_goes_through_memory_is_kernels_of_the_grid_beside_others_in_packs(tmp_path):
+    tensors = {
+        "x": "in n d", "p": "in e d", "src": "in e int64 index:n", "dst": "in e int64 index:n", "seg": "in e int64 index:n",
+        "y": "out n d", "z": "out e d", "most": "out n d", "places": "out e int64", "upto": "out e", "level": "out e int64",
+    }  # fmt: skip
+    sizes = [
+        {"n": 2048, "e": 8192, "d": 64},
+        {"n": 3, "e": 20, "d": 8},
+        {"n": 40, "e": 9, "d": 3},
+        {"n": 1, "e": 1, "d": 4},
+    ]
+    text = _texts(tmp_path, EDGES, tensors, sizes)
+    assert "_elements_by_4" in text and text.count("launch_one_unit<decltype") > 4
+
+
+@pytest.mark.parametrize("reference", [WHOLE, SEGMENTS])
+def test_what_the_grid_shares_is_right_in_kernels_of_its_own(reference, tmp_path, monkeypatch):
+    monkeypatch.setattr(apart, "SPREAD_ELEMENTS", 0)
+    sizes = [{"segments": s, "total": t, "cols": c} for s, t, c in ((3, 70, 5), (40, 33, 1), (2, 900, 8))]
+    segments = folder_of(tmp_path, made(sizes, tensors=SEGMENT_TENSORS), SEGMENTS) if reference == SEGMENTS else None
+    kernel = segments or kernel_of(tmp_path, reference, ((3, 9), (40, 16)))
+    text = source(kernel.spec, reference)
+    assert "_elements_" in text
+    for spread in (False, True):
+        check_text(
+            kernel, text.replace("kSpreadFrom = 65536", "kSpreadFrom = 0") if spread else text, tmp_path, offsets=(0,)
+        )
