@@ -11,6 +11,7 @@ from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
 from compiler.draft.expressions import COMPUTED, Expr, loads_of, make, put, symbols_of
+from compiler.draft.packing import _is_multiple
 from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
 from compiler.phases import FOLDS, MADE, NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
@@ -234,8 +235,21 @@ def _joined(text: Text, phase: Phase, ends: str) -> list[str]:
         _lambda(_given(text, phase), scope.lines, place if when is None else f"{when} ? {place} : -1"),
         _lambda(_given(text, phase), before, text.stored_text(out, value)),
     ]
-    how = f"{HOW[phase.definition.kind]}, {str(when is None).lower()}"
+    how = f"{HOW[phase.definition.kind]}, {str(when is None).lower()}{', 4' if _goes_by_four(phase) else ''}"
     return _ended(f"phase_join_all<{how}>({ends}, {text.pointer(out)}, {index_text(out.elements)}, ", parts)
+
+
+def _goes_by_four(phase: Phase) -> bool:
+    """Whether sums of four neighbours go to four neighbours, where 16 bytes are aligned: one operation of sm_90 adds them."""
+    place, by = phase.by if phase.by is not None else (None, sympy.S.Zero)
+    apart = sympy.expand(phase.place - phase.inner)
+    inner = {phase.inner}
+    told = [one for one in (place, phase.when) if one is not None]
+    return (
+        phase.definition.kind == "add" and phase.definition.type == "float" and phase.inner.is_Symbol
+        and not inner & (apart.free_symbols | set().union(*map(symbols_of, told)))
+        and all(_is_multiple(one, 4) for one in (apart, by, phase.inner_end))
+    )  # fmt: skip
 
 
 def _is_rising(phase: Phase) -> bool:

@@ -30,7 +30,7 @@ __device__ __forceinline__ void phase_map(TeamSpan span, int64_t outer, int64_t 
 template <typename Body>
 __device__ __forceinline__ void phase_scatter(TeamSpan span, int64_t outer, int64_t inner, Body body) { phase_map(span, outer, inner, body); }
 
-template <template <typename> class How, bool Always, typename T, typename Place, typename Value>
+template <template <typename> class How, bool Always, int Width = 1, typename T, typename Place, typename Value>
 __device__ __forceinline__ void phase_join_all(TeamSpan span, int64_t outer, int64_t inner, T* to, int64_t, Place place, Value value) {
     phase_map(span, outer, inner, [=](int64_t row, int64_t at) {
         const int64_t wanted = place(row, at);
