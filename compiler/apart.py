@@ -36,15 +36,21 @@ def is_small(program: KernelProgram, other: KernelProgram, traced: Traced) -> bo
 
 
 def is_spread(program: KernelProgram, traced: Traced) -> bool:
-    """Whether the whole grid has so much to do in phases that those of a kernel each are better done in the form that suits them."""
+    """Whether the whole grid has so much to do in phases, or a block so much of a product of matrices, that each is better done in the form that
+    suits it."""
     (kernel,), values = program.kernels, program.values(traced.hints)
     assert isinstance(kernel, PhasesKernel)
     alone = any(phase.definition.kind in (*NTHS, REACH) for phase in kernel.phases)
-    return bool(kernel.units == 1) and not alone and int(kernel.work.subs(values)) >= SPREAD_ELEMENTS
+    work = int(kernel.work.subs(values))
+    if any(phase.definition.is_product for phase in kernel.phases):
+        return work >= PRODUCT_ELEMENTS
+    return bool(kernel.units == 1) and not alone and work >= SPREAD_ELEMENTS
 
 
 SPREAD_ELEMENTS = 1 << 18
 """Below that, phases of one block, or some launches of little, are as fast (an estimate)."""
+PRODUCT_ELEMENTS = 1 << 24
+"""Multiplications from which on a product goes by tiles (an estimate: a warp to a sum does some 3e12 a second, tiles of 16-bit numbers 1e14)."""
 
 
 def _is_few_and_long(rows: int, length: int) -> bool:

@@ -31,6 +31,32 @@ def _one_hot(x, num_classes=-1):
     return torch.nn.functional.one_hot(x) if num_classes == -1 else (x[..., None] == torch.arange(num_classes, device=x.device)).long()  # fmt: skip
 
 
+def _triangle(count, device):
+    """(row, place in it) of the first `count` elements of a triangle whose row r has r + 1: a root, made good by integers."""
+    at = torch.arange(count, device=device)
+    row = (((8 * at + 1).float().sqrt() - 1) / 2).long()
+    row = row + ((row + 1) * (row + 2) // 2 <= at).long() - (row * (row + 1) // 2 > at).long()
+    return row, at - row * (row + 1) // 2
+
+
+def _tril_indices(row, col, offset=0, *, dtype=torch.int64, device="cpu", **more):
+    """Of a square, below its diagonal or on it, of a size that is open."""
+    if isinstance(row, int) or row != col or offset > 0:
+        return torch.tril_indices(row, col, offset, dtype=dtype, device=device, **more)
+    side = row + offset
+    own, place = _triangle(side * (side + 1) // 2, device)
+    return torch.stack([own - offset, place]).to(dtype)
+
+
+def _triu_indices(row, col, offset=0, *, dtype=torch.int64, device="cpu", **more):
+    """Of a square, above its diagonal or on it, of a size that is open: from the last one on."""
+    if isinstance(row, int) or row != col or offset < 0:
+        return torch.triu_indices(row, col, offset, dtype=dtype, device=device, **more)
+    side = row - offset
+    own, place = _triangle(side * (side + 1) // 2, device)
+    return torch.stack([side - 1 - own, row - 1 - place]).flip(1).to(dtype)
+
+
 def _linear(x, weight, bias=None):
     """torch's own takes three axes with a bias as two, for which it asks what the first one's size is."""
     found = x @ weight.T
@@ -167,7 +193,7 @@ COMPOSED: dict[Any, Any] = {
     torch.quantile: _quantile, torch.Tensor.quantile: _quantile, torch.Tensor.unfold: _unfold, torch.copysign: _copysign,
     torch.Tensor.copysign: _copysign, torch.diag_embed: _diag_embed, torch.Tensor.diag_embed: _diag_embed,
     torch.Tensor.masked_scatter: _masked_scatter, torch.masked_scatter: _masked_scatter, torch.linalg.cross: _cross,
-    torch.histc: _histc, torch.Tensor.histc: _histc,
+    torch.tril_indices: _tril_indices, torch.triu_indices: _triu_indices, torch.histc: _histc, torch.Tensor.histc: _histc,
     torch.bincount: _bincount, torch.Tensor.bincount: _bincount, torch.repeat_interleave: _repeat_interleave,
     torch.Tensor.repeat_interleave: _repeat_interleave, torch.nn.functional.one_hot: _one_hot, torch.stack: stack_rows, torch.Tensor.__getitem__: pick_row, torch.nn.functional.linear: _linear,
     torch.conv1d: _conv1d, torch.nn.functional.conv1d: _conv1d, torch.conv2d: _conv2d, torch.nn.functional.conv2d: _conv2d,

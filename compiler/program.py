@@ -372,8 +372,11 @@ def _lowered(
             raise NoProgram(
                 f"{one.origin} is of as many elements as the inputs' values say, which no kernel of the compiler's is"
             )
+    now = lowered.hints | sizes_at(symbols, traced.hints)
+    for index, symbol in quotients.items():
+        now[symbol] = max(1, int(index.subs(now)))
     if lowered.in_scratch:
-        split_long(lowered, sizes_at(symbols, traced.hints))
+        split_long(lowered, now)
     for buffer in lowered.buffers if lowered.in_scratch else ():  # as computed, not as an input is stored
         if (
             buffer not in inputs.values()
@@ -384,9 +387,6 @@ def _lowered(
             buffer.dtype = torch.float32
     named = {symbol: index for index, symbol in quotients.items()}
     if how == IN_MEMORY:
-        now = lowered.hints | sizes_at(symbols, traced.hints)
-        for index, symbol in quotients.items():
-            now[symbol] = max(1, int(index.subs(now)))
         together = phases_of(lowered, set(outputs.values()), set(inputs) & set(outputs), now)
         return KernelProgram(
             spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, [together], sympy.S.Zero, named

@@ -481,5 +481,6 @@ inline ColumnPlan plan_columns(
 #include "sorts.cuh"
 #include "scans.cuh"
 #include "phases.cuh"
+#include "joins.cuh"
 #include "ranks.cuh"
 #include "teams.cuh"
