@@ -6,7 +6,9 @@ precision; integers as they are. Scalars of the call stay scalars where the refe
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,14 +136,7 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool, loops: int) ->
     if "dtype" in accepted - spec.scalars.keys():
         fixed["dtype"] = getattr(torch, dtype)
     given = {**tensors, **floats}
-    aten = torch.ops.aten
-    whole = (aten.grid_sampler_2d.default, aten.addmm.default, aten.baddbmm.default)
-    every = {
-        **core_aten_decompositions(),
-        **{op: decomposition_table[op] for op in whole},
-        torch.ops.aten.native_layer_norm.default: _layer_norm,
-    }
-    table = {op: how for op, how in every.items() if str(op) not in LOWERINGS}
+    table = {op: how for op, (name, how) in _decompositions().items() if name not in LOWERINGS}
 
     def call(*values):
         named, unused = [*given, *sizes], list(values[len(given) + len(sizes) :])
@@ -180,6 +175,19 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool, loops: int) ->
         held,
         counts,
     )
+
+
+@functools.cache
+def _decompositions() -> dict[Any, tuple[str, Callable[..., Any]]]:
+    """Of each operator that has one its name and what it is made of. To list them takes a third of a small reference's trace."""
+    aten = torch.ops.aten
+    whole = (aten.grid_sampler_2d.default, aten.addmm.default, aten.baddbmm.default)
+    every = {
+        **core_aten_decompositions(),
+        **{op: decomposition_table[op] for op in whole},
+        aten.native_layer_norm.default: _layer_norm,
+    }
+    return {op: (str(op), how) for op, how in every.items()}
 
 
 def _layer_norm(x, shape, weight, bias, eps):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from filelock import FileLock
 
 import tests.machine
 from harness import machine
@@ -91,6 +90,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Two tests that time on one GPU would accuse each other's candidates, and one of them fills its memory."""
     if not item.get_closest_marker("gpu"):
         return (yield)
+    from filelock import FileLock  # in Python 3.12 it asks at each audit event of its process: two seconds of a hundred
+
     with FileLock(Path(tempfile.gettempdir()) / f"astrolabe-gpu-{os.getuid()}.lock"):
         said = yield
     # The next test's workers are other processes: what torch keeps here for reuse is not theirs. A test that was skipped has left nothing,

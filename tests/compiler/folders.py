@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,16 +84,29 @@ def built(text: str, folder: Path) -> ctypes.CDLL:
 
 
 def check_text(
-    kernel: Kernel, text: str, folder: Path, device: str = "cuda", offsets: Sequence[int] = (0, 1), sized: Sequence[str] = ()
+    kernel: Kernel, text: str, folder: Path, device: str = "cuda", offsets: Sequence[int] = (0, 1), sized: Sequence[str] = (), **told: str
 ) -> None:  # fmt: skip
     """The text computes what the reference does, CUDA in the emulation: on the small workloads, or those `sized` as `float16:rows=3`, with
-    every tensor moved by so many elements."""
+    every tensor moved by so many elements. `told`: what the emulation's environment says."""
     if device == "cuda":
         (folder / "candidate.cu").write_text(text)
-        done = emulated(kernel.folder, folder / "candidate.cu", *map(str, offsets), *sized)
+        done = emulated(kernel.folder, folder / "candidate.cu", *map(str, offsets), *sized, **told)
         assert done.returncode == 0, f"{(kernel.folder / 'reference.py').read_text()}\n{done.stdout}{done.stderr}"
         return
     library = built(text, folder)
     for one in map(workload, sized) if sized else small_workloads(kernel.spec, device):
         for offset in offsets:
             assert run(kernel.spec, kernel, library, one, offset) == "", one.label
+
+
+def check_limits(kernel: Kernel, text: str, folder: Path, name: str, limits: Sequence[int]) -> None:
+    """As `check_text`, with a limit by which the text's host code chooses, as it is and at others, built once."""
+    text, found = re.subn(
+        rf"constexpr int64_t {name} = (.+?)([,;])",
+        rf'const int64_t {name} = getenv("LIMIT") ? atoll(getenv("LIMIT")) : \1\2',
+        text,
+    )
+    assert found == 1, name
+    check_text(kernel, text, folder, offsets=(0,))
+    for limit in limits:
+        check_text(kernel, text, folder, offsets=(0,), LIMIT=str(limit))

@@ -11,7 +11,7 @@ from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
 from kernels import catalog
-from tests.compiler.folders import built, check_text, folder_of, made
+from tests.compiler.folders import built, check_limits, check_text, folder_of, made
 from tests.nodes.rewrites.emulate.emulation import run
 
 FLOATS, IDS = ("ordered", "total", "most", "kept", "joined"), ("places", "back", "level", "ranks", "most_ids")
@@ -77,20 +77,20 @@ def test_what_goes_through_memory_is_right_on_both_devices(reference, tmp_path):
         check_text(kernel, source(kernel.spec, reference, device=device), tmp_path, device, (0,))
 
 
-@pytest.mark.parametrize("places", ["0 * places", "INT64_MAX"])
-def test_the_whole_grid_shares_one_unit(places, tmp_path):
+def test_the_whole_grid_shares_one_unit(tmp_path):
+    """Where every place counts as one of few, and where none does."""
     kernel = kernel_of(tmp_path, WHOLE)
     text = source(kernel.spec, WHOLE)
     assert "phase_ranks(" in text, "where rows of a segment stand is found once for all of them"
     for few, many in (
         ("kSpreadFrom = 65536", "kSpreadFrom = 0"),
         ("kSortRun = 2048", "kSortRun = 8"),
-        ("16 * places", places),
+        ("16 * places", "0 * places"),
         ("INT64_C(1) << 19", "1"),
     ):
         assert few in text
         text = text.replace(few, many)
-    check_text(kernel, text, tmp_path, offsets=(0,))
+    check_limits(kernel, text, tmp_path, "kFewPlaces", [0])
 
 
 SHORT = """\
@@ -111,12 +111,11 @@ def reference(x, ids, edge):
 """
 
 
-@pytest.mark.parametrize("least", [0, 512])
-def test_short_units_are_had_by_teams_of_a_warp(least, tmp_path):
+def test_short_units_are_had_by_teams_of_a_warp(tmp_path):
     kernel = kernel_of(tmp_path, SHORT, ((3, 16), (5, 301), (17, 9), (33, 5)))
     text = source(kernel.spec, SHORT)
     assert "<TeamSpan>" in text and "kTeamUnits = 512" in text
-    check_text(kernel, text.replace("kTeamUnits = 512", f"kTeamUnits = {least}"), tmp_path, offsets=(0,))
+    check_limits(kernel, text, tmp_path, "kTeamUnits", [0])
 
 
 def test_a_unit_of_more_memory_than_a_block_has_takes_the_streams(tmp_path):
@@ -219,10 +218,9 @@ def test_functions_by_others_that_are_lowered_are_right(reference, tmp_path):
     check_text(kernel, source(kernel.spec, reference), tmp_path, offsets=(0,))
 
 
-@pytest.mark.parametrize("least", [4096, 32])
 @pytest.mark.parametrize("drawn", ["normal:0:3", "integers:-3:4"])
-def test_values_of_some_rank_are_found_by_counting(drawn, least, tmp_path):
-    """Rows longer than are ordered by asking all of each; equal values; the first rank; by a block or a cluster (from `least` elements)."""
+def test_values_of_some_rank_are_found_by_counting(drawn, tmp_path):
+    """Rows longer than are ordered by asking all of each; equal values; the first rank; by a block or a cluster (from 32 elements)."""
     spec = made(
         [{"rows": 3, "cols": 300}, {"rows": 2, "cols": 1025}], ("float32",), ("cuda",),
         tensors={"x": f"in rows cols {drawn}", "y": "out rows"},
@@ -235,8 +233,7 @@ def reference(x):
 """
     text = source(spec, reference)
     assert "phase_nth<" in text and "ClusterSpan span;" in text and "kLeastOfBlock = 4096" in text
-    text = text.replace("kLeastOfBlock = 4096", f"kLeastOfBlock = {least}")
-    check_text(folder_of(tmp_path, spec, reference), text, tmp_path, offsets=(0,))
+    check_limits(folder_of(tmp_path, spec, reference), text, tmp_path, "kLeastOfBlock", [32])
 
 
 REACHED = """\
@@ -252,9 +249,8 @@ def reference(x, share):
 """
 
 
-@pytest.mark.parametrize("least", [4096, 32])
 @pytest.mark.parametrize(("drawn", "share"), [("integers:-3:4", "integers:-9:300"), ("integers:-3:1", "integers:-2:2")])
-def test_where_a_running_sum_is_enough_is_found_without_an_order(drawn, share, least, tmp_path):
+def test_where_a_running_sum_is_enough_is_found_without_an_order(drawn, share, tmp_path):
     """Sums that are exact: so it is the same value in whatever order they are added. Shares that none, or nothing, reaches; zeros; equal values."""
     spec = made(
         [{"rows": 3, "cols": 300}, {"rows": 9, "cols": 35}, {"rows": 2, "cols": 4100}], ("float32",),
@@ -263,11 +259,10 @@ def test_where_a_running_sum_is_enough_is_found_without_an_order(drawn, share, l
     kernel = folder_of(tmp_path, spec, REACHED)
     text = source(spec, REACHED)
     assert "phase_reach(span" in text
-    check_text(kernel, text.replace("kLeastOfBlock = 4096", f"kLeastOfBlock = {least}"), tmp_path, offsets=(0,))
-    if least > 32:
-        cpu = source(spec, REACHED, device="cpu")
-        assert "phase_reach(1, " in cpu
-        check_text(kernel, cpu, tmp_path, "cpu", (0,))
+    check_limits(kernel, text, tmp_path, "kLeastOfBlock", [32])
+    cpu = source(spec, REACHED, device="cpu")
+    assert "phase_reach(1, " in cpu
+    check_text(kernel, cpu, tmp_path, "cpu", (0,))
 
 
 def test_an_order_that_others_read_stays(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -99,6 +98,7 @@ def test_packs_agree_with_eager_aligned_or_not(names: tuple[str, ...], tmp_path:
         source = draft.draft(text, "cuda")
         native = native_source(source, "cuda")
         assert any(word in native for word in ("load_pack<Items>(", "load_word<", "column_fold("))
+        check_names(native)
         check(text, source, emulation.library(native, tmp_path))
 
     check_group(MODULES, names, packed)
@@ -132,10 +132,8 @@ DECLARED = re.compile(r"\b(?:T|float|double|int|bool|int64_t|Index|dim3) (\w+)(?
 NAMED = re.compile(r"(?:struct(?: alignas\(.*\))?|__ [\w<>, ]+) (\w+)(?=\(| \{)|int (\w+)[,>]")
 
 
-@pytest.mark.parametrize("texts", [MODULES.values(), [LONG_ROWS["two inputs"][0]]], ids=["short rows", "long rows"])
-def test_no_input_hides_a_name_of_the_text_around_it(texts: Iterable[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "ROW_BYTES", 1)
-    native = native_source(draft.draft(together(texts), "cuda"), "cuda")
+def check_names(native: str) -> None:
+    """No input hides a name of the text around it."""
     kernels = native[native.index("__global__") :]
     words = {*DECLARED.findall(kernels), *(one or other for one, other in NAMED.findall(native))} - {
         "column"
@@ -155,6 +153,7 @@ def test_rows_that_a_cluster_keeps_agree_with_eager(name: str, tmp_path: Path, m
     native = native_source(source, "cuda")
     assert set(re.findall(r"_kernel<(\d+)>", native)) == {str(blocks), "0"}
     assert ("kept2[slot]" in native) is (name == "two inputs")
+    check_names(native)
     for changed in (native, native.replace("{900}", "{800}")):
         folder = tmp_path / str(changed == native)
         folder.mkdir()

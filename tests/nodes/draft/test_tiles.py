@@ -111,7 +111,9 @@ def models(text: str, folder, *changes: tuple[str, str]):
     for old, new in changes:
         assert old in native
         native = native.replace(old, new)
-    built = emulation.library(translated(native), folder)
+    built = emulation.library(
+        translated(native), folder, emulation.emulation.FLAGS
+    )  # a product takes longer than its build
     new = emulated(source, built)
     made = []
     for model in (reference.Model, new.ModelNew):

@@ -32,7 +32,7 @@ from tests.nodes.rewrites.emulate.tensor_cores import translated
 
 HERE, ROOT = FOLDER, Path(__file__).parents[4]
 FLAGS = tuple("-O0" if flag == "-Og" else flag for flag in emulation.FLAGS)
-"""Inputs here are small: what g++ does for -Og takes longer than it saves."""
+"""Inputs here are small: what g++ does for -Og takes longer than it saves, but for products of matrices."""
 LINKED = "-DEMULATION_LINKED"
 RUNS = '#include "cuda_emulation.h"\nvoid (*used)(dim3, dim3, size_t, unsigned) = emulate::run_grid;\n'
 HARNESS_DRAWS = ("distinct", "permutation", "padded", "offsets", "starts", "integers", "drawn")
@@ -44,14 +44,14 @@ EMULATION_S = 240
 
 
 @functools.cache
-def compiled_before() -> list[str]:
+def compiled_before(flags: tuple[str, ...] = FLAGS) -> list[str]:
     """Options that spare a small kernel two thirds of its build: the emulation's header as g++ has read it before, and what runs
     its threads, compiled.
 
     Both are kept like Python's own bytecode, by what they were made of; where they do not fit, g++ reads the header itself.
     """
     header, compiler = HERE / "cuda_emulation.h", Path(shutil.which("g++") or "/usr/bin/g++").stat()
-    made_of = f"{FLAGS} {RUNS} {compiler.st_size} {compiler.st_mtime_ns}\n{header.read_text()}"
+    made_of = f"{flags} {RUNS} {compiler.st_size} {compiler.st_mtime_ns}\n{header.read_text()}"
     folder = HERE / "__pycache__" / f"header-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     kept, runs = folder / f"{header.name}.gch", folder / "runs.o"
     if not kept.exists():
@@ -60,26 +60,26 @@ def compiled_before() -> list[str]:
         folder.mkdir(parents=True, exist_ok=True)
         unfinished, source = folder / f"{os.getpid()}", folder / f"{os.getpid()}.cpp"
         source.write_text(RUNS)
-        quick = ["-O2" if flag == "-O0" else flag for flag in FLAGS if flag != "-shared"]
+        quick = ["-O2" if flag in ("-O0", "-Og") else flag for flag in flags if flag != "-shared"]
         subprocess.run(["g++", *quick, f"-I{HERE}", "-c", str(source), "-o", str(unfinished)], check=True)
         source.unlink()
         unfinished.rename(runs)
-        linked = ["g++", *FLAGS, LINKED, "-x", "c++-header", str(header), "-o", str(unfinished)]
+        linked = ["g++", *flags, LINKED, "-x", "c++-header", str(header), "-o", str(unfinished)]
         subprocess.run(linked, check=True)
         unfinished.rename(kept)
     return [LINKED, f"-I{folder}", str(runs)]
 
 
-def library(text: str, folder: Path) -> ctypes.CDLL:
+def library(text: str, folder: Path, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     """Built once for all processes of these tests; what is loaded is a copy in `folder`, with memory of its own."""
     host, built = host_source(text), folder / "candidate.so"
     shared = Path(os.environ.get("ASTROLABE_CACHE", folder)) / "emulated"
-    kept = shared / f"{hashlib.sha256((' '.join(FLAGS) + host).encode()).hexdigest()}.so"
+    kept = shared / f"{hashlib.sha256((' '.join(flags) + host).encode()).hexdigest()}.so"
     if not kept.exists():
         path = folder / "candidate.cpp"
         path.write_text(host)
-        own = [*compiled_before(), f"-I{HERE}", f"-I{Path(__file__).parent}"]
-        command = ["g++", *FLAGS, *tests.machine.LINKER, *own, str(path), "-o", str(built)]
+        own = [*compiled_before(flags), f"-I{HERE}", f"-I{Path(__file__).parent}"]
+        command = ["g++", *flags, *tests.machine.LINKER, *own, str(path), "-o", str(built)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr[:4000])
