@@ -9,9 +9,14 @@ from pydantic import ValidationError
 
 from graph.conversation import describe_prompt_caching, exchanges
 from graph.runs import RunError, RunFolder
+from harness import device
 from harness.backends import is_python
+from harness.evaluate import Evaluator
 from harness.export import patch
 from harness.export.one_file import needs_loader, standalone
+from harness.judge.session import MissingTool
+from harness.probes import ncu
+from harness.processes.toolbox import ToolboxUnavailable
 from harness.report import html, plot, roofline
 from harness.report.result import Result, WorkloadRow
 from harness.report.source import diff_text
@@ -190,6 +195,23 @@ def changes(run: RunFolder, result: Result, of: Path | None) -> tuple[str, str]:
     where = {header: _in_its_repository(kernel.folder / header) for header in after}
     before = {where[header]: headers[header] for header in after if header in headers}
     return patch.diff(before, {where[header]: text for header, text in after.items()}), built
+
+
+def profile(run: RunFolder, result: Result) -> tuple[bytes, str]:
+    """(the best file's call at the largest timed size as a report of Nsight Compute, a sentence on it or on why there is none); of a GPU's alone."""
+    if result.device != "cuda":
+        return b"", ""
+    kernel = catalog.load(run.record.settings.kernel)
+    timed = [workload for workload in kernel.spec.suite("cuda") if workload.timed]
+    try:
+        device.choose("cuda")
+        with Evaluator(kernel, "cuda", run.store) as evaluator:
+            build = evaluator.build(result.best)
+            largest = max(timed, key=evaluator.moved_bytes)
+            made = ncu.report(build, evaluator.facts, kernel.spec, largest)
+    except (device.DeviceError, MissingTool, ToolboxUnavailable) as error:
+        return b"", f"no profile: {error}"
+    return made, f"profile: {result.kernel}.ncu-rep, one call at {largest.label} (Nsight Compute)"
 
 
 def _in_its_repository(path: Path) -> str:

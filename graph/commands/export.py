@@ -24,7 +24,7 @@ class ExportCommand(Database, Command):
     """A new or empty folder (default: export in the run's own)."""
     form: Annotated[Literal["package", "diff", "pr"], Option(name="as")] = "package"
     """diff: what changes in the user's own file, in its form, for `git apply`; pr: Markdown for a pull request, the diff in it and
-    a file that is a pytest and a benchmark, which --to writes beside it, too."""
+    a file that is a pytest and a benchmark, which --to writes beside it, too, with a profile of Nsight Compute's (.ncu-rep) where it is here."""
     of: Annotated[Path | None, Option("FILE")] = None
     """The user's file for --as diff or pr (default: the baseline in the kernel's folder, or the file given by
     --source)."""
@@ -60,7 +60,7 @@ class ExportCommand(Database, Command):
 
     def _changes(self, run: RunFolder, result: Result) -> int:
         """The diff, or the pull request's text, on standard output or into --to, a file."""
-        from graph.outputs import changes, read
+        from graph.outputs import changes, profile, read
         from harness.export import review
         from harness.export.dropin import ExportError
         from harness.report.pull_request import markdown
@@ -70,7 +70,7 @@ class ExportCommand(Database, Command):
             print("run.py: no improvement was found, so there is nothing to propose", file=sys.stderr)
             return 0
         diff, built = changes(run, result, self.of)
-        text, test, missing = diff, "", ""
+        text, test, missing, profiled = diff, "", "", b""
         if self.form == "pr":
             kernel = catalog.load(run.record.settings.kernel)
             try:
@@ -79,12 +79,15 @@ class ExportCommand(Database, Command):
                 missing = f"no test and no benchmark were written: {error}"
             if (written := read(run)) is not None:  # by `run.py model`
                 result = result.model_copy(update={"model": written.model})
-            text = markdown(result, diff, built, test, missing)
+            profiled, said = profile(run, result) if self.to else (b"", "")
+            text = markdown(result, diff, built, test, missing, said)
         if self.to:
-            files = {self.to: text} | ({self.to.with_name(f"test_{result.kernel}.py"): test} if test else {})
-            for path, content in files.items():
-                path.write_text(content)
-                print(path)
+            files = {self.to.name: text.encode(), f"test_{result.kernel}.py": test.encode()}
+            files[f"{result.kernel}.ncu-rep"] = profiled
+            for name, content in files.items():
+                if content:
+                    self.to.with_name(name).write_bytes(content)
+                    print(self.to.with_name(name))
         else:
             print(text, end="")
         print(f"run.py: {built}", file=sys.stderr)

@@ -124,18 +124,39 @@ def collect(
     tool: Path, options: Sequence[str], spec: Spec, build: Build, workload: Workload, on: str
 ) -> tuple[str, Ran]:
     """The table that ncu writes with those options of one call in the tools' box, and how it ended. Raises Unavailable."""
+    table = ["--csv", "--log-file", "counters.csv", *options]
+    text, ran = _called(tool, table, "counters.csv", spec, build, workload, on)
+    return text.decode(errors="replace"), ran
+
+
+def report(build: Build, facts: DeviceFacts, spec: Spec, workload: Workload) -> bytes:
+    """One call as a file for Nsight Compute's window (.ncu-rep). Raises ToolboxUnavailable with what stands in its way."""
+    tool = find_usable(build, facts)
+    if isinstance(tool, str):
+        raise ToolboxUnavailable(tool)
+    options = ["--set", "detailed", "--export", "profile"]
+    made, ran = _called(tool, options, "profile.ncu-rep", spec, build, workload, facts.device)
+    if not made:
+        raise ToolboxUnavailable(why_nothing("", ran))
+    return made
+
+
+def _called(
+    tool: Path, options: Sequence[str], file: str, spec: Spec, build: Build, workload: Workload, on: str
+) -> tuple[bytes, Ran]:
+    """That file as ncu left it, and how it ended."""
     global _busy_until
     if time.monotonic() < _busy_until:
         raise ToolboxUnavailable(f"ncu took longer than {SECONDS:g} s a short while ago: others may hold the counters")
     # Clocks are left as they are, since other work may be timed; the cache is flushed before each replay.
-    common = ["--csv", "--clock-control", "none", "--log-file", "counters.csv", "--launch-count", str(LAUNCHES)]
+    common = ["--clock-control", "none", "--launch-count", str(LAUNCHES)]
     with Toolbox() as box:
         staged = staging.stage(spec, build, [workload], on, box.scratch)
         readable = [*staged.readable, str(tool), str(tool.resolve().parent)]
         ran = box.run([str(tool), *common, *options, *staged.command], readable=readable, seconds=SECONDS)
         if ran.killed:
             _busy_until = time.monotonic() + PATIENCE_S
-        return box.read("counters.csv"), ran
+        return box.read_bytes(file), ran
 
 
 def profiles(text: str) -> list[Profile]:

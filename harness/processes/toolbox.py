@@ -300,7 +300,10 @@ class Toolbox:
         return Ran(process.returncode, output, watchdog.reason, time.monotonic() - start, tuple(report))
 
     def read(self, name: str, most: int = 16 << 20) -> str:
-        """A file that the command wrote into the scratch folder, '' where there is no such plain file.
+        return self.read_bytes(name, most).decode(errors="replace")
+
+    def read_bytes(self, name: str, most: int = 16 << 20) -> bytes:
+        """A file that the command wrote into the scratch folder, empty where there is no such plain file.
 
         The candidate may have put a link or a pipe in its place.
         """
@@ -308,13 +311,13 @@ class Toolbox:
             handle = os.open(self.scratch / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EACCES, errno.ENOTDIR):
-                return ""
+                return b""
             raise
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
-            return ""
+            return b""
         with os.fdopen(handle, "rb") as file:
-            return file.read(most).decode(errors="replace")
+            return file.read(most)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -6,9 +6,9 @@ from harness.report.result import Result, WorkloadRow
 from harness.report.words import interval, micros, model_step, percent, the_baseline, worst
 
 
-def markdown(result: Result, diff: str, built: str, test: str = "", missing: str = "") -> str:
-    """Headline with the worst workload beside it, a table of all sizes, equality, how it was measured, the diff, a test with its benchmark
-    (`missing`: why there is none)."""
+def markdown(result: Result, diff: str, built: str, test: str = "", missing: str = "", profile: str = "") -> str:
+    """Headline with the worst workload beside it, a table of all sizes, equality, how it was measured, what is said of the `profile`, the diff, a test
+    with its benchmark (`missing`: why there is none)."""
     visible = [row for row in result.workloads if not row.held_out]
     mean = (
         "of the time of all calls, each size by its weight"
@@ -35,7 +35,7 @@ def markdown(result: Result, diff: str, built: str, test: str = "", missing: str
         f"- {built}",
         f"- measured by Astrolabe {result.commit} on {result.device_name}, {result.started:%Y-%m-%d}, baseline and candidate interleaved in processes of their own"
         + (f": `{result.command}`" if result.command else ""),
-        *([f"- {missing}"] if missing else []),
+        *(f"- {said}" for said in (profile, missing) if said),
         "",
         *_folded("diff", "diff", diff),
         *(_folded("test and benchmark", "python", test) if test else []),

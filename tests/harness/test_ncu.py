@@ -11,7 +11,7 @@ from harness import probes
 from harness.evaluate import Evaluator
 from harness.judge import staging
 from harness.probes import hot_loop, ncu
-from harness.processes.toolbox import Ran
+from harness.processes.toolbox import Ran, ToolboxUnavailable
 from harness.questions import Readings, ReadProbe
 from harness.records import Build, DeviceFacts
 from harness.store import Store
@@ -132,6 +132,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --csv) shift;;
     --log-file) log=$2; shift 2;;
+    --export) log=$2.ncu-rep; shift 2;;
     --*) shift 2;;
     *) break;;
   esac
@@ -173,6 +174,20 @@ def test_each_end_of_the_suite_is_profiled_in_the_box(
     assert readings["small: workload"] == "float32 n=8" and readings["large: workload"] == "float32 n=64"
     assert readings["small: microseconds"] == "0.9" and readings["large: microseconds"] == "12.42"
     assert readings["large: kernel"].startswith("large(float *)")
+
+
+@needs_compiler
+def test_a_report_for_the_tools_own_window(machine: tuple[Build, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    build, answers = machine
+    (answers / "n=64").write_bytes(b"NVR\0\xff report")
+    stage = staging.stage
+    monkeypatch.setattr(staging, "stage", lambda spec, b, workloads, _on, to: stage(spec, b, workloads, "cpu", to))
+    try:
+        assert ncu.report(build, H200, SPEC, SPEC.workloads[-1]) == b"NVR\0\xff report"
+    except ToolboxUnavailable as error:
+        pytest.skip(str(error)) if "sandbox cannot be made" in str(error) else pytest.fail(str(error))
+    with pytest.raises(ToolboxUnavailable, match="ended with status"):
+        ncu.report(build, H200, SPEC, SPEC.workloads[0])
 
 
 @needs_compiler

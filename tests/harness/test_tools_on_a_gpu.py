@@ -64,6 +64,12 @@ def test_nsight_compute_reads_its_counters(tmp_path: Path) -> None:
     assert [metric for metric in ncu.METRICS if not any(name.endswith(metric) for name in readings)] == []
 
 
+def test_nsight_compute_writes_a_report_for_its_window(tmp_path: Path) -> None:
+    build = built("if (i < n) out[i] = 2 * in[i];", tmp_path)
+    made = ncu.report(build, facts("cuda"), SPEC, SPEC.workloads[-1])
+    assert made[:3] == b"NVR" and len(made) > 10_000, made[:16]
+
+
 def test_nsight_computes_samples_are_put_to_lines(tmp_path: Path) -> None:
     body = "float x = i < n ? in[i] : 0.f;\n  for (int k = 0; k < 2000; ++k) x = sqrtf(x * x);\n  if (i < n) out[i] = 2 * x;"
     readings = stalls.read(built(body, tmp_path), facts("cuda"), SPEC, SPEC.workloads)
