@@ -296,8 +296,6 @@ class EvaluationSession(BuildPlace, abc.ABC):
             kept = self.store.find_record("build", key, Build)
             if kept is not None and (not kept.ok or is_intact(kept)):
                 return kept
-            if getattr(module, "BINDS", False):  # half a minute and more, of which nothing else is seen
-                self.say(f"{backends.name_of(module)} compiles")
             build = self._compiled(candidate, module, key)
             if build.ok:
                 build = build.model_copy(update={"artefact_digest": digest_of(Path(build.artefact), ADDED_LATER)})
@@ -324,7 +322,12 @@ class EvaluationSession(BuildPlace, abc.ABC):
         return {} if candidate in self.harness_sources else backends.entry_of(module, self.spec, self.device)
 
     def _compiled(self, candidate: str, module: ModuleType, key: str) -> Build:
-        folder, make = self.store.build_folder(key), partial(self.compile_into, candidate, module)
+        def make(into: Path) -> Build:
+            if getattr(module, "BINDS", False):  # half a minute and more, of which nothing else is seen
+                self.say(f"{backends.name_of(module)} compiles")
+            return self.compile_into(candidate, module, into)
+
+        folder = self.store.build_folder(key)
         return machine.get_build(key, folder, make) if candidate in self._ours else make(folder)
 
     @cached_property
