@@ -84,7 +84,8 @@ def measure_suite(
     """
     start, others = time.perf_counter(), load.LoadWatch()
     session.pool.match(request.build.candidate, request.rivals.values())
-    series.begin_young(session, request)
+    if session.device == "cpu":
+        series.begin_anew(session, request)
     order = session.suite(held_out=held_out)
     workloads = [workload for workload in order if workload.timed]
     if any(roofs.weighs(session.spec, workload) for workload in workloads):

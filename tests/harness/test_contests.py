@@ -320,20 +320,6 @@ def test_whether_a_suite_may_be_chance_is_asked_by_its_calls_weights(tmp_path: A
     assert {len(one.lengths) for one in found} == {3}
 
 
-@pytest.mark.parametrize(
-    ("device", "python", "dropped"),
-    [("cuda", "", ["base", "mine"]), ("cuda", "base", []), ("cuda", "mine", []), ("cpu", "base", ["base", "mine"])],
-)
-def test_no_side_of_a_comparison_is_older_than_the_other(
-    tmp_path: Any, device: str, python: str, dropped: list[str]
-) -> None:
-    """A checked process beside a new one of the same source was slower; those of Python sources begin too slowly on a GPU."""
-    session = Paper(Store(tmp_path), on=device)
-    session.pool.is_native = lambda build: build.candidate != python
-    series.begin_young(session, MATCH)  # type: ignore[arg-type]
-    assert session.dropped == dropped
-
-
 def test_as_many_contests_as_were_asked_for_count_as_one(tmp_path: Any) -> None:
     """And who is begun first takes turns."""
     session = Paper(Store(tmp_path), baseline=[10.0] * 3, candidate=[9.8] * 3)
