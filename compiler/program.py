@@ -30,13 +30,14 @@ from compiler.frontend import NoProgram, Traced, extent
 from compiler.in_place import check_memory
 from compiler.kernel import PHASES, SHORT_FOLD, Fusion, PackedKernel
 from compiler.outputs import write_map, write_output, write_scattered
-from compiler.phases import FOLDS, phases_alone, phases_of
+from compiler.phases import FOLDS
 from compiler.products import products_of
 from compiler.row_tiles import tile_rows
 from compiler.selects import JOINED, SelectedProgram, pieces_of, planes_of
 from compiler.steps import steps_of
 from compiler.streams import streams_of
 from compiler.turned import turn
+from compiler.units import phases_alone, phases_of
 from kernels.spec import Spec, Tensor, expression
 
 SMALL_PART = 8

@@ -1,0 +1,90 @@
+"""Into how many units a reference falls that goes through memory: one to a block, or a single one that the whole grid shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sympy
+
+from compiler.apart import BLOCK_ELEMENTS_A_SECOND, ELEMENTS_A_SECOND, LAUNCH_S
+from compiler.draft.index import Index, product
+from compiler.draft.tensors import Buffer, Definition, NoDraft
+from compiler.kernel import PHASES, PackedKernel
+from compiler.phases import FOLDS, SCANS, SCATTERS, SORTS, PhasesKernel, _member_of, _phase, _placed
+from compiler.selects import SelectedProgram
+
+
+def phases_of(
+    program: SelectedProgram, outputs: set[Buffer], inout: set[str], sizes: dict[sympy.Symbol, int]
+) -> PhasesKernel:
+    """All that the outputs need as one kernel; `sizes`: as they are. Raises NoDraft where a tensor is changed in place under its readers, or where a
+    phase would be a matrix product or a search for places."""
+    definitions = _needed(program, outputs)
+    if other := {d.kind for d in definitions} - {*SCATTERS, *FOLDS, *SCANS, *SORTS}:
+        raise NoDraft(f"no phase does this: {', '.join(sorted(other))}")
+    first = next((d for d in definitions if d.kind != "map"), definitions[0])
+    most = min(first.reduced, default=max(0, len(first.ranges) - 1))
+
+    def placed(lead: Sequence[Index], repeats: bool = False) -> PhasesKernel | None:
+        return _placed(program, definitions, outputs, inout, lead, repeats)
+
+    leads = [first.ranges[:count] for count in range(most, -1, -1)]
+    found = next((one for lead in leads if (product(lead) == 1) == (not lead) and (one := placed(lead))), None)
+    if found is None:
+        raise NoDraft("a tensor is changed in place, and a phase would read what another one has written")
+    units, work = (int(index.subs(sizes)) for index in (found.units, found.work))
+    launches = len(definitions) * LAUNCH_S + work / ELEMENTS_A_SECOND
+    if units >= BUSY_UNITS or found.holds_little or work / units / BLOCK_ELEMENTS_A_SECOND <= launches:
+        return found
+    longer = {d.ranges[: min(d.reduced, default=len(d.ranges) - 1)] for d in definitions if d.kind != "map"}
+    for lead in sorted(longer, key=len, reverse=True):
+        if int(product(lead).subs(sizes)) >= max(FEW_UNITS, 2 * units) and (more := placed(lead, True)) is not None:
+            room = sum(int(count.subs(sizes)) * buffer.dtype.itemsize for buffer, count in more.held.items())
+            if int(more.work.subs(sizes)) <= 2 * work and room <= UNIT_BYTES:
+                return more
+    lengths = [int(phase.inner_end.subs(sizes)) for phase in found.phases if phase.definition.kind in SORTS]
+    return found if units == 1 or min(lengths, default=LONG_SORT) < LONG_SORT else placed(()) or found
+
+
+BUSY_UNITS, FEW_UNITS = 264, 64
+"""Units that keep a device busy, two blocks to a multiprocessor; and that leave more than half of it idle."""
+UNIT_BYTES = 200 << 10
+"""Of a block's shared memory."""
+LONG_SORT = 2049
+"""Elements that a block does not sort in registers."""
+
+
+def phases_alone(program: SelectedProgram) -> dict[Definition, PackedKernel]:
+    """What scans, sorts, scatters and seeks places of one large unit, each a kernel of the grid's beside those of the other definitions; with
+    what a scatter begins with, if that is one number, which then is no other definition."""
+    firsts: dict[Buffer, Definition] = {}
+    found: dict[Definition, PackedKernel] = {}
+    for definition in sorted(program.definitions, key=lambda d: d.order):
+        out, ranges = definition.outs[0], program.ranges
+        at = ranges.probe(definition.ranges)
+        seeks = definition.kind == "map" and definition.element(at).op == "halved"
+        if definition.kind in ("map", *FOLDS) and definition.by is None and not seeks:
+            firsts.setdefault(out, definition)
+            continue
+        before = firsts.pop(out, None)
+        number = (
+            before is not None and before.kind == "map" and before.element(ranges.probe(before.ranges)).op == "const"
+        )
+        together = [before, definition] if before is not None and number else [definition]
+        program.definitions = [d for d in program.definitions if d is definition or d not in together]
+        phases = [_phase(program, one, sympy.S.Zero, sympy.S.One) for one in together]
+        kernel = PhasesKernel(
+            (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definition.order, phases=[p for p in phases if p]
+        )
+        kernel.members = [_member_of(phase) for phase in kernel.phases]
+        found[definition] = kernel
+    return found
+
+
+def _needed(program: SelectedProgram, outputs: set[Buffer]) -> list[Definition]:
+    wanted, found = set(outputs), []
+    for definition in sorted(program.definitions, key=lambda d: d.order, reverse=True):
+        if wanted & set(definition.outs):
+            found.append(definition)
+            wanted |= definition.reads(program.ranges)
+    return found[::-1]
