@@ -89,6 +89,19 @@ def _is_alone(phase: Phase) -> bool:
     return phase.definition.kind not in (*SCATTERS, *SORTS) and phase.outer_end == 1
 
 
+def _steps(program: KernelProgram, phase: Phase) -> str:
+    """Launches of a phase of one unit."""
+    if _lies_across(phase):
+        return f"scan_parts({in_axes(program, phase.outer_end)}, {in_axes(program, phase.inner_end)}) > 1 ? 2 : 1"
+    return "2" if phase.definition.kind in SORTS else "1"
+
+
+def _lies_across(phase: Phase) -> bool:
+    """Whether a scan's columns lie side by side where its results go."""
+    own = phase.definition.kind in SCANS and phase.outer.is_Symbol
+    return own and all(strides_along(place, [phase.outer])[0] == 1 for _, place, _ in phase.stores)
+
+
 def _places(program: KernelProgram, phase: Phase) -> str:
     """How many elements it joins, in the entry's names."""
     return in_axes(program, phase.definition.outs[0].elements) if phase.definition.kind in HOW else "0"
@@ -106,7 +119,7 @@ def launch_phases(program: KernelProgram, function: KernelFunction, clusters: bo
     most = dict.fromkeys(in_axes(program, sympy.expand(p.outer_end * p.inner_end)) for p in kernel.phases)
     if kernel.units == 1:
         work = ", ".join(
-            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {str(p.definition.kind in SCANS).lower()}, {2 if p.definition.kind in SORTS else 1}, {_places(program, p)}}}"
+            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {str(p.definition.kind in SCANS).lower()}, {_steps(program, p)}, {_places(program, p)}}}"
             for p in kernel.phases
         )
         kernels = ", ".join(f"{function.name}<{only}>" for only in range(-1, len(kernel.phases)))
@@ -193,8 +206,13 @@ def _call(text: Text, phase: Phase) -> list[str]:
     names = _given(text, phase) if kind in SCANS else _given(text, phase).rpartition(",")[0]
     finish = _lambda(f"{names}, {held} {made}", _kept(text, phase, made), "")
     along = "" if isinstance(text, CpuText) or kind in SCANS else f", {str(_lies_along(phase)).lower()}"
+    along += ", true" if _is_of_grid(text) and _lies_across(phase) else ""
     name = "phase_scan" if kind in SCANS else "phase_fold"
     return _ended(f"{name}<{held}{along}>({ends}, {_start(fold, held)}, ", [element, finish, join])
+
+
+def _is_of_grid(text: Text) -> bool:
+    return not isinstance(text, CpuText) and isinstance(text.kernel, PhasesKernel) and text.kernel.units == 1
 
 
 def _kept(text: Text, phase: Phase, made: str) -> list[str]:

@@ -272,7 +272,7 @@ void launch_phases(
     cudaFreeAsync(workspace, stream);
 }
 
-// How much a phase of one unit is: `alone`: one block's; `wide`: of blocks that go along rows; `steps`: launches; `places`: that it adds to, 0 if it does not.
+// How much a phase of one unit is: `alone`: one block's; `wide`: a scan; `steps`: launches, two of a sort; `places`: that it adds to, 0 if it does not.
 struct PhaseWork {
     int64_t count;
     bool alone, wide;
@@ -282,22 +282,26 @@ struct PhaseWork {
 
 // Launches cost 2 us each: one token's moe_align of ten phases took 26 us so on an H200, and 9 by one block.
 constexpr int64_t kSpreadFrom = 65536, kMostBlocks = 2112;
+// What parts of columns come to.
+constexpr int64_t kScanScratch = 2 * 65536 * 8;
 
 // One unit: where a phase is much, each is a launch of its own, whose blocks share it. `kernels`: of all phases, and of each.
 template <typename Kernel, typename... Arguments>
 void launch_one_unit(
     std::initializer_list<Kernel> kernels, std::initializer_list<PhaseWork> phases, int64_t unit_bytes, cudaStream_t stream, Arguments... arguments) {
-    int64_t most = 1, sorted = 0, work = 0;
+    int64_t most = 1, scratch = 0, work = 0;
     for (const PhaseWork& phase : phases) {
+        const bool sorts = phase.steps > 1 && !phase.wide;
+        const int64_t own = sorts ? 16 * phase.count : phase.steps > 1 ? kScanScratch : 0;
         most = phase.count > most ? phase.count : most;
-        work += phase.steps > 1 ? 16 * phase.count : phase.count;
-        sorted = phase.steps > 1 && phase.count > sorted ? phase.count : sorted;
+        work += sorts ? own : phase.count;
+        scratch = own > scratch ? own : scratch;
     }
     unsigned char* workspace = nullptr;
     if (work <= kSpreadFrom) {
         return launch_phases<false>(*kernels.begin(), 1, most, unit_bytes, stream, arguments..., 0, int64_t{1});
     }
-    const int64_t bytes = unit_bytes + 16 * sorted;
+    const int64_t bytes = unit_bytes + scratch;
     if (bytes > 0 && cudaMallocAsync(&workspace, bytes, stream) != cudaSuccess) {
         return;
     }
@@ -309,7 +313,7 @@ void launch_one_unit(
         const int64_t each = few ? 4 * threads : threads, most_blocks = few ? kMostBlocks / 8 : kMostBlocks;
         const int64_t wanted = phase.alone ? 1 : (phase.count + each - 1) / each;
         const unsigned blocks = static_cast<unsigned>(wanted < 1 ? 1 : wanted < most_blocks ? wanted : most_blocks);
-        const int shared = phase.steps > 1 ? kSortRun * 12 : few ? static_cast<int>(phase.places * 8) : 0;
+        const int shared = phase.steps > 1 && !phase.wide ? kSortRun * 12 : few ? static_cast<int>(phase.places * 8) : 0;
         for (int step = 0; step < phase.steps; ++step) {
             launch_with_shared<false>(*kernel, blocks, 1, threads, shared, stream, arguments..., step, int64_t{1}, workspace, unit_bytes);
         }

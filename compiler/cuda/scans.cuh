@@ -140,9 +140,67 @@ __device__ __forceinline__ void phase_scan_rows(Span span, int64_t rows, int64_t
     }
 }
 
-// put(column, step, the reduction up to that step): a column by as many threads as there are for it, each of which takes a part of it twice.
-template <typename T, typename Span, typename Element, typename Put, typename Join>
+// Parts of columns that lie beside each other, a thread to each: as many as each has steps, if the device has threads for them. 1: none.
+__host__ __device__ __forceinline__ int64_t scan_parts(int64_t columns, int64_t length) {
+    int64_t parts = 1;
+    while (columns >= 16 && parts * parts < length && parts * columns < 65536) {
+        parts *= 2;
+    }
+    return parts < 8 ? 1 : parts;
+}
+
+// Step 0: what each part comes to; step 1: a part's results, what is before it joined on.
+template <typename T, typename Element, typename Put, typename Join>
+__device__ __forceinline__ void scan_over_grid(GridSpan span, int64_t columns, int64_t length, T identity, Element element, Put put, Join join) {
+    constexpr int kAhead = 16;
+    T* const partial = reinterpret_cast<T*>(span.scratch);
+    const int64_t parts = scan_parts(columns, length), each = (length + parts - 1) / parts, warps = blockDim.x / 32;
+    for (int64_t warp = threadIdx.x / 32 * int64_t{gridDim.x} + blockIdx.x; warp * 32 < parts * columns; warp += warps * gridDim.x) {
+        const int64_t own = warp * 32 + threadIdx.x % 32, part = own / columns, column = own % columns;
+        const int64_t begin = part * each, end = begin + each < length ? begin + each : length;
+        if (own >= parts * columns) {
+            continue;
+        }
+        T value = identity, ahead[kAhead];
+        for (int64_t first = 0; span.step == 1 && first < part; first += kAhead) {
+#pragma unroll
+            for (int at = 0; at < kAhead; ++at) {
+                ahead[at] = first + at < part ? partial[(first + at) * columns + column] : identity;
+            }
+            value = join(value, join_neighbours<kAhead>(ahead, join));
+        }
+        for (int64_t step = begin; step < end; step += kAhead) {
+#pragma unroll
+            for (int at = 0; at < kAhead; ++at) {
+                ahead[at] = step + at < end ? element(column, step + at) : identity;
+            }
+            if (span.step == 0) {
+                value = join(value, join_neighbours<kAhead>(ahead, join));
+                continue;
+            }
+            scan_neighbours<kAhead>(ahead, value, join);
+            value = ahead[kAhead - 1];
+#pragma unroll
+            for (int at = 0; at < kAhead; ++at) {
+                if (step + at < end) {
+                    put(column, step + at, ahead[at]);
+                }
+            }
+        }
+        if (span.step == 0) {
+            partial[own] = value;
+        }
+    }
+}
+
+// put(column, step, the reduction up to that step), of columns `Across` that lie side by side: a column by as many threads as there are for it, each of which takes a part of it twice.
+template <typename T, bool Across = false, typename Span, typename Element, typename Put, typename Join>
 __device__ __forceinline__ void phase_scan(Span span, int64_t columns, int64_t length, T identity, Element element, Put put, Join join) {
+    if constexpr (Across && std::is_same<Span, GridSpan>::value) {
+        if (span.spread && scan_parts(columns, length) > 1) {
+            return scan_over_grid(span, columns, length, identity, element, put, join);
+        }
+    }
     constexpr int kAhead = sizeof(T) <= 4 ? 16 : 8;  // loads of a thread on their way
     __shared__ T partial[1024];
     if (columns <= span.blocks() && blockDim.x % 32 == 0) {

@@ -64,7 +64,7 @@ __device__ __forceinline__ void phase_fold(TeamSpan span, int64_t kept, int64_t 
 }
 
 // A column after the other, four elements of it to a lane that lie `lanes` apart: they are loaded and scanned side by side.
-template <typename T, typename Element, typename Put, typename Join>
+template <typename T, bool Across = false, typename Element, typename Put, typename Join>
 __device__ __forceinline__ void phase_scan(TeamSpan span, int64_t columns, int64_t length, T identity, Element element, Put put, Join join) {
     constexpr int kOwn = 4;
     const int end = static_cast<int>(length), count = span.active ? end : 0;

@@ -192,3 +192,24 @@ def test_an_interleaved_rotation_of_a_heads_tail_goes_in_packs(tmp_path):
         tmp_path, TAIL, tensors, [{"t": 64, "h": 8, "pos": 9}, {"t": 3, "h": 2, "pos": 4}, {"t": 1, "h": 1, "pos": 1}]
     )
     assert "load_pack<4>(q + pack * 4)" in text, "both halves read the pack that is written"
+
+
+DOWN = """\
+import torch
+
+
+def reference(x, ids):
+    return {"y": x.cumsum(0), "z": (3 * x).logcumsumexp(0), "w": x.cummax(0)[0] - x, "i": torch.nn.functional.one_hot(ids, 17).cumsum(0)}
+"""
+
+
+def test_long_columns_side_by_side_are_scanned_in_parts(tmp_path):
+    tensors = (
+        {"x": "in t h", "ids": "in t int64 integers:0:17"} | dict.fromkeys("yzw", "out t h") | {"i": "out t 17 int64"}
+    )
+    sizes = [{"t": 16384, "h": 64}, {"t": 301, "h": 20}, {"t": 70, "h": 33}, {"t": 5, "h": 16}, {"t": 100, "h": 3}]
+    kernel = folder_of(tmp_path, made(sizes, timed=1, tensors=tensors), DOWN)
+    text = source(kernel.spec, DOWN)
+    assert text.count(", true>(span") >= 4 and "kSpreadFrom = 65536" in text
+    for whole in (text, text.replace("kSpreadFrom = 65536", "kSpreadFrom = 0")):
+        check_text(kernel, whole, tmp_path, offsets=(0,))
