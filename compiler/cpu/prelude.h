@@ -335,7 +335,7 @@ inline void store_pack(_Float16* to, const Pack<float, Items>& pack) {
 }
 
 template <int Items>
-inline void store_pack(bfloat16* to, const Pack<float, Items>& pack) {
+inline void store_pack(bfloat16* into, const Pack<float, Items>& pack) {
 #if defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
         using V = Vectors<LANES<Items>>;
@@ -344,20 +344,20 @@ inline void store_pack(bfloat16* to, const Pack<float, Items>& pack) {
             const auto value = *reinterpret_cast<const typename V::Floats*>(pack.at + item);
             const Bits bits = (Bits)value, is_nan = (Bits)(value != value);
             const Bits rounded = bits + 0x7fff + ((bits >> 16) & 1), quiet = bits | 0x400000;
-            put_vector(to + item, (typename V::Stored)narrow((Bits)(((is_nan & quiet) | (~is_nan & rounded)) >> 16)));
+            put_vector(into + item, (typename V::Stored)narrow((Bits)(((is_nan & quiet) | (~is_nan & rounded)) >> 16)));
         }
         return;
     }
 #endif
     Pack<bfloat16, Items> narrow;
     for (int item = 0; item < Items; ++item) {
-        narrow.at[item] = ::to<bfloat16>(pack.at[item]);
+        narrow.at[item] = to<bfloat16>(pack.at[item]);
     }
-    put(to, narrow);
+    put(into, narrow);
 }
 
 template <int Items>
-inline void store_pack(fp8_e4m3* to, const Pack<float, Items>& pack) {
+inline void store_pack(fp8_e4m3* into, const Pack<float, Items>& pack) {
 #if defined(__AVX2__)
     if constexpr (Items % 8 == 0) {
         using V = Vectors<LANES<Items>>;
@@ -369,16 +369,16 @@ inline void store_pack(fp8_e4m3* to, const Pack<float, Items>& pack) {
             const Bits is_large = (Bits)((Floats)given > 448.0f), whole = (is_large & as_bits<uint32_t>(448.0f)) | (~is_large & given);
             const Bits tiny = (Bits)((Floats)whole + 16384.0f) - 0x46800000, is_tiny = (Bits)((Floats)whole < 0x1p-6f);
             const Bits normal = ((whole + 0x7ffff + (whole >> 20 & 1)) >> 20) - (120 << 3), size = (is_tiny & tiny) | (~is_tiny & normal);
-            *reinterpret_cast<typename V::Bytes*>(to + item) = narrow_to_bytes((Bits)((bits >> 24 & 0x80) | (is_nan & 0x7f) | (~is_nan & size)));
+            *reinterpret_cast<typename V::Bytes*>(into + item) = narrow_to_bytes((Bits)((bits >> 24 & 0x80) | (is_nan & 0x7f) | (~is_nan & size)));
         }
         return;
     }
 #endif
     Pack<fp8_e4m3, Items> narrow;
     for (int item = 0; item < Items; ++item) {
-        narrow.at[item] = ::to<fp8_e4m3>(pack.at[item]);
+        narrow.at[item] = to<fp8_e4m3>(pack.at[item]);
     }
-    put(to, narrow);
+    put(into, narrow);
 }
 
 // The beginning of a row of so many bytes; once it is read, the processor finds the rest of a long one by itself.

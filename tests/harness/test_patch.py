@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from compiler.compile import source
 from harness.backends import stable_abi
 from harness.device import cuda_home
 from harness.evaluate import Evaluator
@@ -372,6 +373,17 @@ def test_the_patched_file_builds_in_its_form_and_calls_the_winner(tmp_path: Path
         from harness.judge.verification import check_once
 
         assert not any(check_once(evaluator, build, workload) for workload in spec.workloads)
+
+
+def test_the_compilers_text_for_a_cpu_compiles_in_a_namespace_of_its_own() -> None:
+    """A pack of bfloat16 was stored by a global name (`::to`), which a header beside the user's file has not."""
+    kernel = catalog.load("silu_and_mul")
+    one = tuple(workload for workload in kernel.spec.workloads if workload.dtype == "bfloat16")
+    spec = kernel.spec.model_copy(update={"dtypes": ("bfloat16",), "workloads": one})
+    own, reference = kernel.baseline("cpu")[1].read_text(), (kernel.folder / "reference.py").read_text()
+    after = patch.patch_files(kernel.spec, own, own, source(spec, reference, device="cpu"), "act.cpp", "cpu")
+    assert "act.astrolabe.h" in after
+    assert "was compiled" in patch.compile_patched(kernel, own, after, "act.cpp", "cpu", "")
 
 
 def test_a_pull_requests_text_has_every_size_and_the_loss() -> None:
