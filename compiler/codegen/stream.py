@@ -16,6 +16,7 @@ from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
+from compiler.codegen.stream_pass import Side, goes_in_one_pass, one_pass, stages_bytes
 from compiler.codegen.stream_softmax import has_own_softmax, join_softmax, own_softmax
 from compiler.codegen.stream_tiles import (
     LEAST_GROUP,
@@ -154,14 +155,19 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     at_key = [f"const {wide} {kernel.key} = (place / 32 * stream_parts + stream_part) * 32 + place % 32;"]
 
     folds = max(1, len(kernel.folds))
+    passes = tiles and goes_in_one_pass(kernel)
+    ring_at = (
+        f"scores + Group * ((stream_span > 8 * {kernel.columns} ? stream_span : 8 * {kernel.columns}) + kStreamGap)"
+    )
     top = Scope(1)
     top.lines += indent([
         "constexpr int kWarps = 8, kMostParts = Split == 1 ? 1 : 8;",
-        "extern __shared__ float scores[];",
-        f"[[maybe_unused]] unsigned char* const stream_ring = reinterpret_cast<unsigned char*>(scores + Group * ((stream_span > 8 * {kernel.columns} ? stream_span : 8 * {kernel.columns}) + kStreamGap));",
-        "const int stream_row = stream_span + kStreamGap;",
+        "extern __shared__ __align__(16) float scores[];",
+        f"[[maybe_unused]] unsigned char* const stream_ring = reinterpret_cast<unsigned char*>({'scores' if passes else ring_at});",
+        "[[maybe_unused]] const int stream_row = stream_span + kStreamGap;",
         f"__shared__ float partial[{folds}][kWarps], folded[{folds}][Group];",
         *(["__shared__ float own[2][Group], shares[kMostParts][Group];"] if has_own_softmax(kernel) else []),
+        *(["__shared__ float of_warps[2][kWarps][Group];"] if passes else []),
         "const int stream_parts = blocks_of_cluster<Split>(), stream_part = blockIdx.x % stream_parts;",
         f"const {wide} group_blocks = ({group} + Group - 1) / Group;",
         *([f"const {wide} {unit} = blockIdx.x / stream_parts / group_blocks;"] if unit else []),
@@ -191,110 +197,126 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     keyed, loads, buffers = lines.pack(kernel.keyed, kernel.depth, how, "key_pack")
     moved |= buffers
     key_ring, key_before = StreamRing(how, loads, "keys" if tiles else ""), lines.before
-    before, value = lines.printed(keyed, 0)
 
-    def wanted(skips: bool) -> list[str]:
+    def wanted(skips: bool, inside: str = "place < stream_span && ") -> list[str]:
         first, is_masked = lines.printed(leaf(kernel.masked), 0) if kernel.masked and skips else ([], "")
         more = ["if (is_one) {", *indent(first, 1), f"    is_one = !({is_masked});", "}"] if is_masked else []
-        return [f"bool is_one = place < stream_span && {kernel.key} < {keys};", *more]
+        return [f"bool is_one = {inside}{kernel.key} < {keys};", *more]
 
-    top.lines += indent([
-        "{", *indent(key_ring.lines(wide, at_key, key_before, wanted(True)), 1), *indent(tile_scores(key_ring, text.element(loads_of([kernel.keyed])[0].args[0].dtype), lines.printed(factor, 0) if factor else ([], "")) if tiles else key_ring.loop([
-            "float dots[Group] = {};", "if (taken >> slot & 1) {", *indent(at_key, 1),
-            "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
-            f"        [[maybe_unused]] const {wide} chunk = step * {how.lanes} + team_lane;", *indent(key_ring.now(), 2),
-            "        #pragma unroll", f"        for (int lane = 0; lane < {how.width}; ++lane) {{", *indent(before, 3),
-            f"            const float element = {value};", "            #pragma unroll",
-            "            for (int member_at = 0; member_at < Group; ++member_at) {",
-            f"                dots[member_at] += queries[member_at][step * {how.width} + lane] * element;",
-            "            }", "        }", "    }", "}",
-            f"const float score = sum_of_lanes<{how.lanes}>(dots, team_lane);",
-            f"constexpr int kSame = {how.lanes} / Group;",
-            "if (place < stream_span && team_lane % kSame == 0) {",
-            "    scores[team_lane / kSame * stream_row + place] = score;", "}",
-        ]), 1), "}", "__syncthreads();",
-    ], 1)  # fmt: skip
-
-    # The first values are on their way while the scores are reduced.
     seen, loads, buffers = lines.pack(kernel.value, kernel.column, out, "value_pack")
     moved |= buffers
     value_ring, value_before = StreamRing(out, loads, "values" if tiles else ""), lines.before
     skips = kernel.masked is not None and not program.spec.nans
-    top.lines += indent(value_ring.lines(wide, at_key, value_before, wanted(skips)), 1)
-
-    # Reductions over the keys, of the block's and then of the cluster's; or what a softmax is of the block's alone.
-    apart = has_own_softmax(kernel)
-    if apart:
-        score = lines.printed(leaf(kernel.folds[0].value), 0)
-        top.lines += indent(own_softmax(text, at_member, at_key, f"{kernel.key} < {keys}", score), 1)
-    for number, fold in enumerate(() if apart else kernel.folds):
-        before, value = lines.printed(leaf(fold.value), 0)
-        held = f"partial[{number}]"
+    apart, wide_sums = has_own_softmax(kernel), f"Group * {kernel.columns}"
+    if passes:
+        types = (
+            text.element(loads_of([kernel.keyed])[0].args[0].dtype),
+            text.element(loads_of([kernel.value])[0].args[0].dtype),
+        )
+        key_side = Side(key_ring.loads[0], key_before, wanted(True, ""), kernel.depths)
+        value_side = Side(value_ring.loads[0], value_before, wanted(skips, ""), kernel.columns)
+        by, score = lines.printed(factor, 0) if factor else ([], ""), lines.printed(leaf(kernel.folds[0].value), 0)
         top.lines += indent([
-            *(["__syncthreads();"] if number else []), "{", "    const int member_at = warp % Group;", *indent(at_member, 1),
-            f"    float held = {text.identity(fold)};", f"    const auto join = {text.join(fold)};",
-            "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {",
-            *indent(at_key, 2), f"        if ({kernel.key} < {keys}) {{",
-            "            const float score = scores[member_at * stream_row + place];", *indent(before, 3),
-            f"            held = join(held, {value});", "        }", "    }", "    #pragma unroll",
-            "    for (int step = 16; step > 0; step /= 2) {", "        held = join(held, __shfl_xor_sync(0xffffffffu, held, step));", "    }",
-            "    if (warp_lane == 0) {", f"        {held}[warp] = held;", "    }", "    meet_in_cluster<Split>();",
-            "    if (threadIdx.x < Group) {", f"        float all = {text.identity(fold)};",
-            "        #pragma unroll", "        for (int other = 0; other < kMostParts; ++other) {", "            if (other < stream_parts) {",
-            f"                const float* of_other = of_block<Split>({held}, other);", "                #pragma unroll",
-            "                for (int one = 0; one < kWarps; one += Group) {", "                    all = join(all, of_other[one + threadIdx.x]);",
-            "                }", "            }", "        }", f"        folded[{number}][threadIdx.x] = all;", "    }", "}",
+            *one_pass(kernel, wide, key_side, value_side, types, keys, by, at_member, score, "fast_exp" if text.fast else "expf"),
+            f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", f"    const int member_at = at / {kernel.columns};", "    float sum = 0.0f;",
+            "    for (int other = 0; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at] * of_warps[0][other][member_at];", "    }", "    scores[at] = sum;", "}",
+        ], 1)  # fmt: skip
+    else:
+        # Keys go by; scores stay.
+        before, value = lines.printed(keyed, 0)
+        top.lines += indent([
+            "{", *indent(key_ring.lines(wide, at_key, key_before, wanted(True)), 1), *indent(tile_scores(key_ring, text.element(loads_of([kernel.keyed])[0].args[0].dtype), lines.printed(factor, 0) if factor else ([], "")) if tiles else key_ring.loop([
+                "float dots[Group] = {};", "if (taken >> slot & 1) {", *indent(at_key, 1),
+                "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
+                f"        [[maybe_unused]] const {wide} chunk = step * {how.lanes} + team_lane;", *indent(key_ring.now(), 2),
+                "        #pragma unroll", f"        for (int lane = 0; lane < {how.width}; ++lane) {{", *indent(before, 3),
+                f"            const float element = {value};", "            #pragma unroll",
+                "            for (int member_at = 0; member_at < Group; ++member_at) {",
+                f"                dots[member_at] += queries[member_at][step * {how.width} + lane] * element;",
+                "            }", "        }", "    }", "}",
+                f"const float score = sum_of_lanes<{how.lanes}>(dots, team_lane);",
+                f"constexpr int kSame = {how.lanes} / Group;",
+                "if (place < stream_span && team_lane % kSame == 0) {",
+                "    scores[team_lane / kSame * stream_row + place] = score;", "}",
+            ]), 1), "}", "__syncthreads();",
         ], 1)  # fmt: skip
 
-    # Weights take the scores' place.
-    before, value = lines.printed(leaf(kernel.weight), 0)
-    top.lines += [] if apart else indent([
-        "__syncthreads();", "{", "    const int member_at = warp % Group;", *indent(at_member, 1),
-        "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {", *indent(at_key, 2),
-        "        float& held = scores[member_at * stream_row + place];", "        [[maybe_unused]] const float score = held;", "        float weight = 0.0f;",
-        f"        if ({kernel.key} < {keys}) {{", *indent(before, 3), f"            weight = {value};", "        }", "        held = weight;", "    }", "}",
-        "__syncthreads();",
-    ], 1)  # fmt: skip
+        # The first values are on their way while the scores are reduced.
+        top.lines += indent(value_ring.lines(wide, at_key, value_before, wanted(skips)), 1)
 
-    # Values go by; what was not asked for since it is masked is brought where a weight says otherwise: that of a row that is masked whole.
-    before, value = lines.printed(seen, 0)
-    late = [
-        "bool is_any = false;", "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {",
-        "    is_any |= weights[member_at] != 0.0f;", "}", "if (is_any && !(taken >> slot & 1)) {", "    fetch(place, slot);",
-        "    __pipeline_commit();", "    __pipeline_wait_prior(0);", "}", "if (is_any) {",
-    ]  # fmt: skip
-    top.lines += indent(tile_sums(value_ring, text.element(loads_of([kernel.value])[0].args[0].dtype), skips) if tiles else [
-        f"float sums[Group][{out.each}] = {{}};", *value_ring.loop([
-            f"if (place < stream_span{'' if skips else ' && (taken >> slot & 1)'}) {{", *indent(at_key, 1),
-            "    float weights[Group];", "    #pragma unroll", "    for (int member_at = 0; member_at < Group; ++member_at) {",
-            "        weights[member_at] = scores[member_at * stream_row + place];", "    }", *indent(late if skips else ["{"], 1),
-            "        #pragma unroll", f"        for (int step = 0; step < {out.packs}; ++step) {{",
-            f"            [[maybe_unused]] const {wide} chunk = step * {out.lanes} + team_lane;", *indent(value_ring.now(), 3),
-            "            #pragma unroll", f"            for (int lane = 0; lane < {out.width}; ++lane) {{", *indent(before, 4),
-            f"                const float element = {value};", "                #pragma unroll",
-            "                for (int member_at = 0; member_at < Group; ++member_at) {",
-            f"                    sums[member_at][step * {out.width} + lane] += weights[member_at] * element;",
-            "                }", "            }", "        }", "    }", "}",
-        ]),
-    ], 1)  # fmt: skip
+        # Reductions over the keys, of the block's and then of the cluster's; or what a softmax is of the block's alone.
+        if apart:
+            score = lines.printed(leaf(kernel.folds[0].value), 0)
+            top.lines += indent(own_softmax(text, at_member, at_key, f"{kernel.key} < {keys}", score), 1)
+        for number, fold in enumerate(() if apart else kernel.folds):
+            before, value = lines.printed(leaf(fold.value), 0)
+            held = f"partial[{number}]"
+            top.lines += indent([
+                *(["__syncthreads();"] if number else []), "{", "    const int member_at = warp % Group;", *indent(at_member, 1),
+                f"    float held = {text.identity(fold)};", f"    const auto join = {text.join(fold)};",
+                "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {",
+                *indent(at_key, 2), f"        if ({kernel.key} < {keys}) {{",
+                "            const float score = scores[member_at * stream_row + place];", *indent(before, 3),
+                f"            held = join(held, {value});", "        }", "    }", "    #pragma unroll",
+                "    for (int step = 16; step > 0; step /= 2) {", "        held = join(held, __shfl_xor_sync(0xffffffffu, held, step));", "    }",
+                "    if (warp_lane == 0) {", f"        {held}[warp] = held;", "    }", "    meet_in_cluster<Split>();",
+                "    if (threadIdx.x < Group) {", f"        float all = {text.identity(fold)};",
+                "        #pragma unroll", "        for (int other = 0; other < kMostParts; ++other) {", "            if (other < stream_parts) {",
+                f"                const float* of_other = of_block<Split>({held}, other);", "                #pragma unroll",
+                "                for (int one = 0; one < kWarps; one += Group) {", "                    all = join(all, of_other[one + threadIdx.x]);",
+                "                }", "            }", "        }", f"        folded[{number}][threadIdx.x] = all;", "    }", "}",
+            ], 1)  # fmt: skip
 
-    # What the warps have, and then the blocks, is added.
-    wide_sums = f"Group * {kernel.columns}"
-    left = ["__syncthreads();", *tile_left(kernel.columns)] if tiles else [
-        "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {", "    #pragma unroll",
-        f"    for (int one = 0; one < {out.each}; ++one) {{", "        #pragma unroll",
-        f"        for (int step = {out.lanes}; step < 32; step *= 2) {{",
-        "            sums[member_at][one] += __shfl_xor_sync(0xffffffffu, sums[member_at][one], step);", "        }", "    }", "}",
-        "__syncthreads();", f"if (warp_lane < {out.lanes}) {{", "    #pragma unroll", "    for (int member_at = 0; member_at < Group; ++member_at) {",
-        "        #pragma unroll", f"        for (int one = 0; one < {out.each}; ++one) {{",
-        f"            const int at = (one / {out.width} * {out.lanes} + warp_lane) * {out.width} + one % {out.width};",
-        f"            scores[warp * {wide_sums} + member_at * {kernel.columns} + at] = sums[member_at][one];", "        }", "    }", "}",
-    ]  # fmt: skip
-    top.lines += indent([
-        *left, "__syncthreads();", f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", "    float sum = scores[at];",
-        "    for (int other = 1; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at];", "    }", "    scores[at] = sum;",
-        "}", "meet_in_cluster<Split>();", *(join_softmax(text, kernel) if apart else []),
-    ], 1)  # fmt: skip
+        # Weights take the scores' place.
+        before, value = lines.printed(leaf(kernel.weight), 0)
+        top.lines += [] if apart else indent([
+            "__syncthreads();", "{", "    const int member_at = warp % Group;", *indent(at_member, 1),
+            "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {", *indent(at_key, 2),
+            "        float& held = scores[member_at * stream_row + place];", "        [[maybe_unused]] const float score = held;", "        float weight = 0.0f;",
+            f"        if ({kernel.key} < {keys}) {{", *indent(before, 3), f"            weight = {value};", "        }", "        held = weight;", "    }", "}",
+            "__syncthreads();",
+        ], 1)  # fmt: skip
+
+        # Values go by; what was not asked for since it is masked is brought where a weight says otherwise: that of a row that is masked whole.
+        before, value = lines.printed(seen, 0)
+        late = [
+            "bool is_any = false;", "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {",
+            "    is_any |= weights[member_at] != 0.0f;", "}", "if (is_any && !(taken >> slot & 1)) {", "    fetch(place, slot);",
+            "    __pipeline_commit();", "    __pipeline_wait_prior(0);", "}", "if (is_any) {",
+        ]  # fmt: skip
+        top.lines += indent(tile_sums(value_ring, text.element(loads_of([kernel.value])[0].args[0].dtype), skips) if tiles else [
+            f"float sums[Group][{out.each}] = {{}};", *value_ring.loop([
+                f"if (place < stream_span{'' if skips else ' && (taken >> slot & 1)'}) {{", *indent(at_key, 1),
+                "    float weights[Group];", "    #pragma unroll", "    for (int member_at = 0; member_at < Group; ++member_at) {",
+                "        weights[member_at] = scores[member_at * stream_row + place];", "    }", *indent(late if skips else ["{"], 1),
+                "        #pragma unroll", f"        for (int step = 0; step < {out.packs}; ++step) {{",
+                f"            [[maybe_unused]] const {wide} chunk = step * {out.lanes} + team_lane;", *indent(value_ring.now(), 3),
+                "            #pragma unroll", f"            for (int lane = 0; lane < {out.width}; ++lane) {{", *indent(before, 4),
+                f"                const float element = {value};", "                #pragma unroll",
+                "                for (int member_at = 0; member_at < Group; ++member_at) {",
+                f"                    sums[member_at][step * {out.width} + lane] += weights[member_at] * element;",
+                "                }", "            }", "        }", "    }", "}",
+            ]),
+        ], 1)  # fmt: skip
+
+        # What the warps have, and then the blocks, is added.
+        left = ["__syncthreads();", *tile_left(kernel.columns)] if tiles else [
+            "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {", "    #pragma unroll",
+            f"    for (int one = 0; one < {out.each}; ++one) {{", "        #pragma unroll",
+            f"        for (int step = {out.lanes}; step < 32; step *= 2) {{",
+            "            sums[member_at][one] += __shfl_xor_sync(0xffffffffu, sums[member_at][one], step);", "        }", "    }", "}",
+            "__syncthreads();", f"if (warp_lane < {out.lanes}) {{", "    #pragma unroll", "    for (int member_at = 0; member_at < Group; ++member_at) {",
+            "        #pragma unroll", f"        for (int one = 0; one < {out.each}; ++one) {{",
+            f"            const int at = (one / {out.width} * {out.lanes} + warp_lane) * {out.width} + one % {out.width};",
+            f"            scores[warp * {wide_sums} + member_at * {kernel.columns} + at] = sums[member_at][one];", "        }", "    }", "}",
+        ]  # fmt: skip
+        top.lines += indent([
+            *left, "__syncthreads();", f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", "    float sum = scores[at];",
+            "    for (int other = 1; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at];", "    }", "    scores[at] = sum;",
+            "}",
+        ], 1)  # fmt: skip
+
+    top.lines += indent(["meet_in_cluster<Split>();", *(join_softmax(text, kernel) if apart else [])], 1)
     each, once = _stores(text, kernel, stores, values)
     top.lines += indent([
         f"for (int at = stream_part * {THREADS} + threadIdx.x; at < {wide_sums}; at += stream_parts * {THREADS}) {{",
@@ -322,7 +344,7 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
         tuple(arguments),
         tuple(sorted(moved, key=lambda buffer: buffer.text)),
         kernel,
-        ring=max(key_ring.bytes, value_ring.bytes),
+        ring=stages_bytes(kernel) if passes else max(key_ring.bytes, value_ring.bytes),
     )
 
 
@@ -450,8 +472,13 @@ def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bo
     tiles = function.ring_of_tiles > 0
     most = most_group(kernel, program.vector, tiles)
     group = in_axes(program, kernel.group)
+    units, keys = in_axes(program, kernel.units), in_axes(program, kernel.keys)
+    plan = f"plan_stream({units}, {group}, {keys}, {most}, {kernel.columns}, {function.ring}, {function.ring_of_tiles}, {str(clusters).lower()})"
+    if tiles and goes_in_one_pass(kernel):
+        by_pass = f"plan_pass({units}, {group}, {keys}, {function.ring_of_tiles}, {str(clusters).lower()})"
+        plan = f"{group} > {LEAST_GROUP // 2} ? {by_pass} : {plan}"
     lines = [
-        f"const StreamPlan stream_plan = plan_stream({in_axes(program, kernel.units)}, {group}, {in_axes(program, kernel.keys)}, {most}, {kernel.columns}, {function.ring}, {function.ring_of_tiles}, {str(clusters).lower()});",
+        f"const StreamPlan stream_plan = {plan};",
         f"const unsigned grid_blocks = static_cast<unsigned>(({in_axes(program, kernel.units)}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
     ]
     arms = []

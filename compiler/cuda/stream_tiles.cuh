@@ -40,3 +40,16 @@ __device__ __forceinline__ void split_weights(float first, float second, unsigne
     memcpy(&upper, high, sizeof(upper));
     memcpy(&lower, low, sizeof(lower));
 }
+
+// Of a warp's eight by eight halves, two of a row to a lane: two of a column.
+__device__ __forceinline__ unsigned turned_halves(unsigned two) {
+#if defined(__CUDA_ARCH__) && defined(__CUDACC__)
+    unsigned turned;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(two));
+    return turned;
+#else
+    const int column = threadIdx.x % 32 / 4, row = threadIdx.x % 4 * 2;
+    const unsigned first = __shfl_sync(0xffffffffu, two, row * 4 + column / 2), second = __shfl_sync(0xffffffffu, two, row * 4 + 4 + column / 2);
+    return column % 2 != 0 ? upper_halves(first, second) : lower_halves(first, second);
+#endif
+}

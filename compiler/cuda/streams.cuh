@@ -17,6 +17,12 @@ __device__ __forceinline__ void bring(Pack<T, Items>* to, const T* from) {
     }
 }
 
+// The same of 16 bytes, which are zeros where none `is_one`.
+template <typename T>
+__device__ __forceinline__ void bring_or_zero(Pack<T, 8>* to, const unsigned char* from, bool is_one) {
+    __pipeline_memcpy_async(to, from, 16, is_one ? 0 : 16);
+}
+
 // Of `Lanes` neighbouring threads with `Count` values each, no more than there are threads: the sum of value `lane / (Lanes / Count)`.
 template <int Lanes, int Count>
 __device__ __forceinline__ float sum_of_lanes(float (&values)[Count], int lane) {
@@ -80,5 +86,22 @@ inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int mo
         }
         plan.group /= 2;
     }
+}
+
+// The same of eight queries whose keys and values go by together, 128 keys at a time, by blocks of `bytes` for what is on its way: as many blocks
+// of a cluster as are soonest done; a block begins and ends in as long as some 256 keys take.
+inline StreamPlan plan_pass(int64_t units, int64_t group, int64_t keys, int bytes, bool clusters) {
+    static const Multiprocessors machine;
+    const int64_t blocks = units * ((group + 7) / 8), places = machine.count * (kStreamBytes / bytes);
+    StreamPlan plan{8, 1, 0, bytes};
+    int64_t least = 0;
+    for (int split = 1; split <= (clusters ? 8 : 1) && (split == 1 || keys >= split * 128); split *= 2) {
+        const int64_t waves = (blocks * split + places - 1) / places, time = waves * ((keys + split * 128 - 1) / (split * 128) + 2);
+        if (split == 1 || time < least) {
+            least = time;
+            plan.split = split;
+        }
+    }
+    return plan;
 }
 #endif

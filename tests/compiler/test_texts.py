@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from compiler.draft.expressions import loads_of
 from compiler.frontend import NoProgram
 from compiler.schedule import read_head
 from harness.judge.tunables import bake
+from kernels import catalog
 from kernels.spec import Spec
 from tests.compiler.folders import check_text, folder_of, made
 
@@ -361,3 +363,12 @@ def reference(x, w, c):
     text = source(kernel.spec, reference)
     assert "kept_x_before" in text
     check_text(kernel, text, tmp_path)
+
+
+def test_a_sum_of_two_rows_is_kept_and_the_square_of_a_norm_is_no_root():
+    """As many registers as the two rows have; computing it again was 0.1 of 2.9 us (256 x 4096 halves in L2, H200)."""
+    folder = Path(catalog.__file__).parent / "fused_add_rmsnorm"
+    text = source(catalog.load(str(folder)).spec, (folder / "reference.py").read_text())
+    kept = text[text.index("_rows_kept_by_8(") :]
+    kept = kept[: kept.index("\n}\n")]
+    assert kept.count("to_float(input_kept[item]") == 1 and not re.search(r"\bsqrtf\(", kept)

@@ -272,10 +272,10 @@ V exchange(V value, unsigned from) {
 }  // namespace emulate
 
 // What cp.async brings arrives as late as it may: when the thread waits for its group.
-inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes) {
+inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes, size_t zeros = 0) {
   const size_t places = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
   if ((bytes != 4 && bytes != 8 && bytes != 16) || places % bytes) emulate::fail("a copy that cp.async does not make");
-  emulate::self->copies.push_back({to, from, bytes, emulate::self->groups});
+  emulate::self->copies.push_back({to, from, bytes - zeros, emulate::self->groups, zeros});
 }
 inline void __pipeline_commit() { ++emulate::self->groups; }
 inline void __pipeline_wait_prior(unsigned left) {
