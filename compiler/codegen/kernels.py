@@ -18,6 +18,7 @@ from compiler.codegen.levels import (
     load_kept,
     load_numbers,
     parts_of,
+    run_held,
     run_pass,
     windows_within,
 )
@@ -29,7 +30,7 @@ from compiler.codegen.online import (
     print_results,
     print_sums,
 )
-from compiler.codegen.passes import bytes_between, keep_for_later, window_bytes
+from compiler.codegen.passes import bytes_between, holds_few, keep_for_later, window_bytes
 from compiler.codegen.printer import Printer
 from compiler.codegen.ragged import RaggedText
 from compiler.codegen.text import Text, Window
@@ -291,6 +292,7 @@ def rows_function(
     for group in online if resident else ():
         stage = group.maximum.stage + 1
         again_by[stage] = below_maximum(text, group, again_by.get(stage, []))
+    few = holds_few(text, passes, again_by)
     holds = {id(expr): text.fresh("held") for found in again_by.values() for expr in found}
     lane = f"[{text.lane_name}]" if text.width > 1 else ""
     kept = {at: f"{name}[item]{lane}" for at, name in holds.items()}
@@ -313,12 +315,9 @@ def rows_function(
             else:
                 keep = [(expr, kept[id(expr)]) for expr in again_by.get(stage, [])]
                 left = {id(expr): kept[id(expr)] for at, found in again_by.items() if at < stage for expr in found}
-                made = run_pass(
-                    text, top, [*here, *firsts], written, loaded=loaded, hold=True, kept=numbers | left, keep=keep
-                )
-                deep = 3 if resident else 2
-                body = indent(text.pack_opening(), deep) + made.lines(deep)
-                top.lines += indent(open_loop, 1) + body + indent(close_loop, 1)
+                body = run_held(text, top, [*here, *firsts], written, numbers, left, few, loaded=loaded, keep=keep)
+                body = indent([*text.pack_opening(), *body], 2 if resident else 1)
+                top.lines += indent([*open_loop, *body, *close_loop], 1)
             for group in groups if resident else ():
                 keep = [(expr, kept[id(expr)]) for expr in again_by[stage + 1]]
                 left = {id(expr): kept[id(expr)] for at, found in again_by.items() if at <= stage for expr in found}

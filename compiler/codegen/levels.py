@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field
+from typing import Any
 
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text, Window
@@ -259,6 +260,17 @@ def run_pass(
         stored = text.store(window, text.address(window, pack, printer), name)
         made.stores.append(stored if when is None else f"if ({_bare(printer.text(when, pack))}) {{ {stored} }}")
     return made
+
+
+def run_held(
+    text: Text, outer: Scope, folds: list[Member], stores: list[StoreStatement], numbers: dict[int, str], left: dict[int, str], few: str, **more: Any,
+) -> list[str]:  # fmt: skip
+    """A pass over a row that stays: with what earlier ones have `left`, where `few` of it holds, else with that computed again."""
+    lines = run_pass(text, outer, folds, stores, hold=True, kept=numbers | left, **more).lines(0)
+    if not (left and few):
+        return lines
+    again = run_pass(text, outer, folds, stores, hold=True, kept=numbers, **more).lines(0)
+    return [f"if constexpr ({few}) {{", *indent(lines, 1), "} else {", *indent(again, 1), "}"]
 
 
 def load_kept(

@@ -45,6 +45,19 @@ def keep_for_later(text: Text, passes: dict[int, list[Expr]]) -> dict[int, list[
     return {}
 
 
+HELD_BYTES = 128
+"""Of what a thread holds beside what it has loaded, at most: more leave room for one block of long rows alone, which loads nothing while it computes
+(softmax of 8192 rows of 32000 halves: 308 us held, 256 computed again; H200)."""
+
+
+def holds_few(text: Text, passes: dict[int, list[Expr]], held: dict[int, list[Expr]]) -> str:
+    """The condition under which what is held stays in registers, which it takes more of than what is loaded; empty where it always does."""
+    loaded = window_bytes(text.windows([root for roots in passes.values() for root in roots]), 0)
+    found = [expr for exprs in held.values() for expr in exprs]
+    more = bytes_between(text, passes, held, 0) > loaded and all(text.cost(expr) < 2 * DEAR for expr in found)
+    return f"Items * {4 * text.width * len(found)} <= {HELD_BYTES}" if more else ""
+
+
 def bytes_between(text: Text, passes: dict[int, list[Expr]], held: dict[int, list[Expr]], beside: int) -> int:
     """Of registers for a pack between two passes, at most: numbers that a later pass takes, and windows that are read again once the first
     of what is held has been computed. An exponential that follows from a held element takes the place of that element."""
