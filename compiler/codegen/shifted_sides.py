@@ -1,18 +1,21 @@
 """A product's side whose neighbours in a stage are neighbours in memory that begin anywhere, zeros beyond edges: a convolution's windows.
 
 Eight of them are five words that are loaded a stage ahead and shifted together. Which of the eight lie inside is asked as they are put where
-the tensor cores read them; where a line is a multiple of eight, once for all that is not along it.
+the tensor cores read them. Where a line is a multiple of eight, taps in a row are made of one line of halves, in which that is asked once.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import sympy
 import torch
 
 from compiler.codegen.printer import print_lines
 from compiler.codegen.product_parts import OperandSide, SideLines, batch_parameter
-from compiler.draft.expressions import Expr, constant, indices_of, make, replace_indices
+from compiler.draft.expressions import Expr, constant, indices_of, loads_of, make, replace_indices
 from compiler.draft.index import FloorDiv, Index, Modulo
+from compiler.draft.packing import _is_multiple
 from compiler.draft.printing import indent, index_text
 
 
@@ -41,58 +44,104 @@ def bring_by_words(side: OperandSide, name: str, type: str, places: str, dtype: 
     buffer, index = load.args
     text, wide, along = side.text, side.text.wide, str(side.along).lower()
     axis, end = (side.step, side.ends[1]) if side.along else (side.place, side.ends[0])
-    count = index_text(buffer.elements)
+    count, taps = index_text(buffer.elements), _taps_of(side, index, holds)
     begin = f"const {wide} {side.place} = firstPlace + ofPlace{{}}, {side.step} = firstStep + ofStep{{}};"
     first, each = begin.format("", ""), begin.format(*(("", " + ofEight") if side.along else (" + ofEight", "")))
     inside = [first, f"if ({side.place} < {side.end} && {side.step} < {side.depth}) {{"]
-
-    def kept(holds: Expr) -> list[str]:
-        lines, value = print_lines(text, holds)
-        return [
-            "#pragma unroll", "for (int ofEight = 0; ofEight < 8; ++ofEight) {", f"    [[maybe_unused]] {each}", *indent(lines, 1),
-            f"    keep_half(eightOf, ofEight, {axis} < {index_text(end)} && ({value}));", "}",
-        ]  # fmt: skip
-
-    marked = kept(holds)
-    lengths = {one.args[1] for index in indices_of([holds]) for one in _lines_of(index, axis)}
-    by_lines = replace_indices(holds, lambda one: _in_lines(one, axis))
-    if lengths and not any(one.has(axis) for index in indices_of([by_lines]) for one in index.atoms(FloorDiv, Modulo)):
-        asked = " && ".join(f"({length}) % 8 == 0" for length in sorted(map(index_text, lengths)))
-        start = f"const {wide} firstOfEight = {'firstStep + ofStep' if side.along else 'firstPlace + ofPlace'};"
-        marked = [f"if ({asked}) {{", *indent([start, *kept(by_lines)], 1), "} else {", *indent(marked, 1), "}"]
     struct = f"ReadOf{name[0].upper()}{name[1:]}"
+    lines, value = print_lines(text, holds)
     quick = [
         f"store_side<{places}, {along}>(read.{name}, toStage, ofThread, ofThreads, [&](const {struct}& wordsRead, int ofPlace, int ofStep, char* toHere) {{",
         f"    PackInWords<{type}, 8> eightOf = {{}};", *indent(inside, 1), f"        shift_halves(wordsRead.words, ({index_text(index)}) & 1, eightOf.words);",
-        *indent(marked, 2), "    }", f"    *reinterpret_cast<PackInWords<{type}, 8>*>(toHere) = eightOf;", "});",
+        "        #pragma unroll", "        for (int ofEight = 0; ofEight < 8; ++ofEight) {", f"            [[maybe_unused]] {each}", *indent(lines, 3),
+        f"            keep_half(eightOf.words, ofEight, {axis} < {index_text(end)} && ({value}));", "        }", "    }",
+        f"    *reinterpret_cast<PackInWords<{type}, 8>*>(toHere) = eightOf;", "});",
+    ]  # fmt: skip
+    fetched = [
+        f"fetch_side<{places}, {along}>(read.{name}, ofThread, ofThreads, [&](int ofPlace, int ofStep) {{", f"    {struct} wordsRead = {{}};",
+        *indent(inside, 1), f"        load_words_around(wordsRead.words, {buffer.text}, {index_text(index)}, {count});", "    }", "    return wordsRead;", "});",
     ]  # fmt: skip
     flags = [f"reinterpret_cast<uintptr_t>({buffer.text}) % 4 == 0", f"({count}) % 2 == 0"]
+    in_lines: list[str] = []
+    if taps is not None:
+        lines, value = print_lines(text, taps.holds)
+        at = f"[[maybe_unused]] const {wide} {side.place} = firstPlace + ofPlace;"
+        lined = [
+            f"store_lines<{places}, {taps.count}>(read.{name}, firstStep, toStage, ofThread, ofThreads, [&](const uint32_t (&wordsRead)[{(8 + taps.count) // 2 + 1}], uint32_t (&halves)[{(8 + taps.count) // 2}], int ofPlace, {wide} ofGroup) {{",
+            f"    {at}", f"    shift_halves(wordsRead, ({index_text(taps.index)}) & 1, halves);", "    #pragma unroll",
+            f"    for (int ofLine = 0; ofLine < {7 + taps.count}; ++ofLine) {{", *indent(lines, 2), f"        keep_half(halves, ofLine, {value});", "    }", "});",
+        ]  # fmt: skip
+        ahead = [
+            f"fetch_lines<{places}, {taps.count}>(read.{name}, firstStep, ofThread, ofThreads, [&](uint32_t (&wordsRead)[{(8 + taps.count) // 2 + 1}], int ofPlace, {wide} ofGroup) {{",
+            f"    {at}", f"    if ({side.place} < {side.end} && ofGroup * {taps.count} < {side.depth}) {{",
+            f"        load_words_around(wordsRead, {buffer.text}, {index_text(taps.index)}, {count});", "    }", "});",
+        ]  # fmt: skip
+        asked = " && ".join(f"({length}) % 8 == 0" for length in sorted(map(index_text, {*taps.lengths, end})))
+        in_lines = [f"const bool {name}InLines = {asked};"]
+        either = lambda one, other: [f"if ({name}InLines) {{", *indent(one, 1), "} else {", *indent(other, 1), "}"]  # noqa: E731
+        quick, fetched = either(lined, quick), either(ahead, fetched)
     own = batch_parameter(side.kernel.loops_of[0], wide)
     fetch = [
         f"const auto {name}Fetch = [&](StageRead& read, {own}, {wide} firstPlace, {wide} firstStep, int ofThread, int ofThreads) {{",
-        f"    if ({name}ByEight) fetch_side<{places}, {along}>(read.{name}, ofThread, ofThreads, [&](int ofPlace, int ofStep) {{",
-        f"        {struct} wordsRead = {{}};", *indent(inside, 2), f"            load_words_around(wordsRead.words, {buffer.text}, {index_text(index)}, {count});", "        }",
-        "        return wordsRead;", "    });", "};",
+        f"    if ({name}ByEight) {{", *indent(fetched, 2), "    }", "};",
     ]  # fmt: skip
     more = "char* toStage, int ofThread, int ofThreads"
-    brings = side.bringing(
-        name, "Eight", more, flags, quick, side.by_element(type, places, 1), "[[maybe_unused]] const StageRead& read, "
+    one_by_one = side.by_element(type, places, 1)
+    brings = side.bringing(name, "Eight", more, flags, quick, one_by_one, "[[maybe_unused]] const StageRead& read, ")
+    structs = [f"struct {struct} {{", "    uint32_t words[kEightWords];", "};"]
+    return SideLines([*in_lines, *brings], structs, f"{struct} {name}[kReads<{places}>];", fetch)
+
+
+@dataclass(frozen=True)
+class TapLine:
+    """Steps in a row that read one half further each, of places that lie in lines of a multiple of eight: `ofGroup` counts them by `count`, `ofLine` the
+    halves that all of them read."""
+
+    count: int
+    index: Index
+    """Of the first half."""
+    holds: Expr
+    """Whether a half counts."""
+    lengths: set[Index]
+    """Of lines."""
+
+
+MOST_TAPS = 8
+
+
+def _taps_of(side: OperandSide, index: Index, holds: Expr) -> TapLine | None:
+    """How a window is read so; None where what counts is not a matter of the line and the half in it."""
+    group, tap, line, first = (
+        sympy.Symbol(name, integer=True, nonnegative=True) for name in ("ofGroup", "ofTap", "ofLine", str(side.place))
     )
-    return SideLines(
-        brings, [f"struct {struct} {{", "    uint32_t words[5];", "};"], f"{struct} {name}[kReads<{places}>];", fetch
-    )
+    counts = {one.args[1] for one in index.atoms(Modulo) if one.args[0] == side.step and one.args[1].is_Integer}
+    count = min(counts, default=sympy.S.Zero)
+    if side.along or not 2 <= count <= MOST_TAPS or not _is_multiple(side.ends[1], int(count)) or loads_of([holds]):
+        return None
+    lengths: set[Index] = set()
 
+    def told(of: Index) -> Index:
+        """A place by group, tap and half."""
+        made: dict[Index, Index] = {}
+        for one in of.atoms(FloorDiv, Modulo):
+            number, by = one.args
+            if number == side.step and by.is_Integer and by % count == 0:
+                made[one] = tap if isinstance(one, Modulo) else FloorDiv(group, by / count) if by != count else group
+            elif number == side.place:
+                lengths.add(by)
+                made[one] = FloorDiv(first, by) if isinstance(one, FloorDiv) else Modulo(first, by) + line
+        return sympy.expand(of.xreplace(made))
 
-def _lines_of(index: Index, axis: Index) -> list[Index]:
-    """What says the line that a place along the axis lies in, and where in it."""
-    return [one for one in index.atoms(FloorDiv, Modulo) if one.args[0] == axis]
-
-
-def _in_lines(index: Index, axis: Index) -> Index:
-    """Where all eight that begin at `firstOfEight` lie in one line."""
-    first, at = (sympy.Symbol(name, integer=True, nonnegative=True) for name in ("firstOfEight", "ofEight"))
-    told = {
-        one: FloorDiv(first, one.args[1]) if isinstance(one, FloorDiv) else Modulo(first, one.args[1]) + at
-        for one in _lines_of(index, axis)
-    }
-    return index.xreplace(told)
+    start = told(index)
+    rest = sympy.expand(start - tap)
+    seen = [told(one) for one in indices_of([holds])]
+    joint = all(sympy.expand(one.subs(tap, 0).subs(line, line + tap) - one) == 0 for one in seen)
+    own = {side.step, tap}
+    if (
+        not joint
+        or own & rest.free_symbols
+        or any(side.step in one.free_symbols for one in seen)
+        or line in rest.free_symbols
+    ):
+        return None
+    return TapLine(int(count), rest, replace_indices(holds, lambda one: told(one).subs(tap, 0)), lengths)

@@ -16,7 +16,7 @@ from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
-from compiler.codegen.stream_pass import Side, goes_in_one_pass, one_pass, stages_bytes
+from compiler.codegen.stream_pass import StreamSide, goes_in_one_pass, one_pass, stages_bytes
 from compiler.codegen.stream_softmax import has_own_softmax, join_softmax, own_softmax
 from compiler.codegen.stream_tiles import (
     LEAST_GROUP,
@@ -162,7 +162,7 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     top = Scope(1)
     top.lines += indent([
         "constexpr int kWarps = 8, kMostParts = Split == 1 ? 1 : 8;",
-        "extern __shared__ __align__(16) float scores[];",
+        "extern __shared__ float scores[];",
         f"[[maybe_unused]] unsigned char* const stream_ring = reinterpret_cast<unsigned char*>({'scores' if passes else ring_at});",
         "[[maybe_unused]] const int stream_row = stream_span + kStreamGap;",
         f"__shared__ float partial[{folds}][kWarps], folded[{folds}][Group];",
@@ -213,8 +213,8 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
             text.element(loads_of([kernel.keyed])[0].args[0].dtype),
             text.element(loads_of([kernel.value])[0].args[0].dtype),
         )
-        key_side = Side(key_ring.loads[0], key_before, wanted(True, ""), kernel.depths)
-        value_side = Side(value_ring.loads[0], value_before, wanted(skips, ""), kernel.columns)
+        key_side = StreamSide(key_ring.loads[0], key_before, wanted(True, ""), kernel.depths)
+        value_side = StreamSide(value_ring.loads[0], value_before, wanted(skips, ""), kernel.columns)
         by, score = lines.printed(factor, 0) if factor else ([], ""), lines.printed(leaf(kernel.folds[0].value), 0)
         top.lines += indent([
             *one_pass(kernel, wide, key_side, value_side, types, keys, by, at_member, score, "fast_exp" if text.fast else "expf"),

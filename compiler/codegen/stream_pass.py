@@ -36,7 +36,7 @@ def _lies_along(expr: Expr, variable: Index) -> bool:
 
 
 @dataclass(frozen=True)
-class Side:
+class StreamSide:
     """What is loaded of a key: its pack, lines in front of its address, lines that say of a key whether it is wanted, as `is_one`."""
 
     load: StreamLoad
@@ -76,7 +76,7 @@ class Side:
 
 
 def one_pass(
-    kernel: StreamKernel, wide: str, keys: Side, values: Side, types: tuple[str, str], count: str,
+    kernel: StreamKernel, wide: str, keys: StreamSide, values: StreamSide, types: tuple[str, str], count: str,
     factor: tuple[list[str], str], at_member: list[str], score: tuple[list[str], str], power: str,
 ) -> list[str]:  # fmt: skip
     """Lines from the queries in registers (`asked`) to a block's sums in `scores` and its softmax in `own`. `count`: of the keys; `factor`: lines

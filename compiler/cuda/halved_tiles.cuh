@@ -74,27 +74,87 @@ __device__ __forceinline__ void store_side(const Read (&read)[kReads<Places>], c
     }
 }
 
-// The five words that eight halves lie in which begin at element `first` of the `count` of a tensor, zeros beyond it. There is an even number of them, and the first begins a word.
-template <typename T, typename Index>
-__device__ __forceinline__ void load_words_around(uint32_t (&words)[5], const T* from, Index first, Index count) {
+// The words that halves lie in which begin at element `first` of the `count` of a tensor, zeros beyond it. There is an even number of them, and the
+// first begins a word.
+template <int Words, typename T, typename Index>
+__device__ __forceinline__ void load_words_around(uint32_t (&words)[Words], const T* from, Index first, Index count) {
     const Index word = first >> 1;
 #pragma unroll
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < Words; ++i) {
         if (word + i >= 0 && word + i < count / 2) {
             words[i] = reinterpret_cast<const uint32_t*>(from)[word + i];
         }
     }
 }
-// Eight halves of them, from the first word's second half on where they are `odd`.
-__device__ __forceinline__ void shift_halves(const uint32_t (&words)[5], int odd, uint32_t (&eight)[4]) {
+// Halves of them, from the first word's second half on where they are `odd`.
+template <int Words, int Made>
+__device__ __forceinline__ void shift_halves(const uint32_t (&words)[Words], int odd, uint32_t (&made)[Made]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        eight[i] = __funnelshift_r(words[i], words[i + 1], odd * 16);
+    for (int i = 0; i < Made; ++i) {
+        made[i] = __funnelshift_r(words[i], words[i + 1], odd * 16);
     }
 }
-template <typename T>
-__device__ __forceinline__ void keep_half(PackInWords<T, 8>& eight, int at, bool is_one) {
-    eight.words[at / 2] &= is_one ? 0xffffffffu : at % 2 ? 0x0000ffffu : 0xffff0000u;
+template <int Words>
+__device__ __forceinline__ void keep_half(uint32_t (&words)[Words], int at, bool is_one) {
+    words[at / 2] &= is_one ? 0xffffffffu : at % 2 ? 0x0000ffffu : 0xffff0000u;
+}
+
+constexpr int kEightWords = 5;  // that eight halves lie in
+// `Taps` steps in a row whose eights begin one half after each other: one line of halves is read for all of them. Steps of a stage lie in so many
+// groups, and each thread of 128 has so many lines of eight places.
+template <int Taps>
+constexpr int kGroups = (kTileSteps + Taps - 2) / Taps + 1;
+template <int Places, int Taps>
+constexpr int kLines = (kGroups<Taps> * Places / 8 + 127) / 128;
+template <int Taps>
+constexpr int kLineWords = (8 + Taps) / 2 + 1;
+template <int Reads, typename Read>
+__device__ __forceinline__ uint32_t& word_of(Read (&read)[Reads], int at) {
+    return read[at / kEightWords].words[at % kEightWords];
+}
+template <int Places, int Taps, int Reads, typename Read, typename Index, typename Fetch>
+__device__ __forceinline__ void fetch_lines(Read (&read)[Reads], Index first_step, int thread, int threads, Fetch fetch) {
+#pragma unroll
+    for (int i = 0; i < kLines<Places, Taps>; ++i) {
+        const int line = thread + i * threads;
+        if (line < kGroups<Taps> * Places / 8) {
+            uint32_t words[kLineWords<Taps>] = {};
+            fetch(words, line % (Places / 8) * 8, first_step / Taps + line / (Places / 8));
+#pragma unroll
+            for (int word = 0; word < kLineWords<Taps>; ++word) {
+                word_of(read, i * kLineWords<Taps> + word) = words[word];
+            }
+        }
+    }
+}
+// line_of(words, halves, place, group) puts the halves from the first of the group's steps on.
+template <int Places, int Taps, int Reads, typename Read, typename Index, typename Line>
+__device__ __forceinline__ void store_lines(const Read (&read)[Reads], Index first_step, char* to, int thread, int threads, Line line_of) {
+#pragma unroll
+    for (int i = 0; i < kLines<Places, Taps>; ++i) {
+        const int line = thread + i * threads, place = line % (Places / 8) * 8;
+        if (line < kGroups<Taps> * Places / 8) {
+            const Index group = first_step / Taps + line / (Places / 8);
+            uint32_t words[kLineWords<Taps>], halves[kLineWords<Taps> - 1];
+#pragma unroll
+            for (int word = 0; word < kLineWords<Taps>; ++word) {
+                words[word] = word_of(const_cast<Read(&)[Reads]>(read), i * kLineWords<Taps> + word);
+            }
+            line_of(words, halves, place, group);
+#pragma unroll
+            for (int tap = 0; tap < Taps; ++tap) {
+                const int step = static_cast<int>(group * Taps - first_step) + tap;
+                PackInWords<__half, 8> eight;
+#pragma unroll
+                for (int word = 0; word < 4; ++word) {
+                    eight.words[word] = tap % 2 == 0 ? halves[tap / 2 + word] : __funnelshift_r(halves[tap / 2 + word], halves[tap / 2 + word + 1], 16);
+                }
+                if (step >= 0 && step < kTileSteps) {
+                    *reinterpret_cast<PackInWords<__half, 8>*>(to + eight_at<false>(place, step)) = eight;
+                }
+            }
+        }
+    }
 }
 
 // A byte as a number: its bits behind those of 2^23, in which ones are counted.
