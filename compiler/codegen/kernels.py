@@ -28,6 +28,7 @@ from compiler.codegen.online import (
     online_groups,
     print_pass,
     print_results,
+    print_shares,
     print_sums,
 )
 from compiler.codegen.passes import bytes_between, holds_few, keep_for_later, window_bytes
@@ -314,7 +315,8 @@ def rows_function(
                 print_pass(text, top, groups, others, written, end)
             else:
                 keep = [(expr, kept[id(expr)]) for expr in again_by.get(stage, [])]
-                left = {id(expr): kept[id(expr)] for at, found in again_by.items() if at < stage for expr in found}
+                before = {id(expr) for at, found in again_by.items() if at < stage for expr in found}
+                left = {at: name for at, name in kept.items() if at in before or at not in holds}
                 body = run_held(text, top, [*here, *firsts], written, numbers, left, few, loaded=loaded, keep=keep)
                 body = indent([*text.pack_opening(), *body], 2 if resident else 1)
                 top.lines += indent([*open_loop, *body, *close_loop], 1)
@@ -332,10 +334,8 @@ def rows_function(
                     top.line(f"{folded} = {call};")
             for group in groups:
                 own = print_results(text, top, group, resident)
-                below = text.fresh(f"{own}_share")
-                if resident and again_by[stage + 1]:
-                    top.line(f"const float {below} = share_below<Team>({own}, {text.fold_names[group.maximum]});")
-                    kept |= {id(expr): f"({kept[id(expr)]} * {below})" for expr in again_by[stage + 1]}
+                held_below = {expr: kept[id(expr)] for expr in (again_by[stage + 1] if resident else ())}
+                kept |= print_shares(text, top, group, own, held_below, [store.value for store in full])
             for one in firsts:
                 print_firsts(text, top, keyed[one])
         row_stores(

@@ -218,6 +218,29 @@ def print_results(text: Text, top: Scope, group: OnlineGroup, warps: bool) -> st
     return own
 
 
+def print_shares(
+    text: Text, top: Scope, group: OnlineGroup, own: str, held: dict[Expr, str], roots: list[Expr]
+) -> dict[int, str]:  # fmt: skip
+    """What is held below the warp's maximum as it is below the team's, by id, and its products with what is the row's."""
+    if not held:
+        return {}
+    share = text.fresh(f"{own}_share")
+    top.line(f"const float {share} = share_below<Team>({own}, {text.fold_names[group.maximum]});")
+    made = {id(expr): f"({name} * {share})" for expr, name in held.items()}
+    scaled: dict[Expr, str] = {}
+    for product in walk(roots):
+        for expr, by in (product.args, product.args[::-1]) if product.op == "mul" else ():
+            known = all(one.args[0] in text.fold_names for one in walk([by]) if one.op == "fold")
+            if expr not in held or text.level(by) > 0 or not known:
+                continue
+            if by not in scaled:
+                hoist(text, [by], 0, top, {})
+                scaled[by] = text.fresh(share)
+                top.line(f"const float {scaled[by]} = {share} * {Printer(text, top, [by], {}).text(by, top)};")
+            made[id(product)] = f"({held[expr]} * {scaled[by]})"
+    return made
+
+
 def groups_that_meet_once(text: Text, folds: list[Member], busy: Container[int]) -> list[OnlineGroup]:
     """Of rows that stay: maxima whose sums are taken below a warp's own one, so that a team meets once for both. `busy`: stages in which elements are
     written."""
