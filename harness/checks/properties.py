@@ -11,7 +11,7 @@ A kernel's `properties.py`, executed in the parent only and hidden from candidat
   `violated_together(calls, sizes) -> str`: of `[(inputs, outputs), ...]` in the same order.
 
 - and, for what shows in calls that nobody arranged, both of `evidence(inputs, outputs, sizes, secret)`: the little that is kept of a
-  timed call, by an integer that is the same for calls that are looked at together, and
+  call, tensors that are all empty where it shows nothing, by an integer that is the same for calls that are looked at together, and
   `unlikely(seen, sizes) -> str`: of what was kept of several, which chance would not have let come out so; each is right by itself.
 
 A test that can fail by chance says how often: kernels/chance.py has the rate and the two tests that samplers need.
