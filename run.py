@@ -100,6 +100,11 @@ def parse(words: list[str]) -> Options:
         if not word.isascii() and any("\udc80" <= letter <= "\udcff" for letter in word):
             shown = word.encode(errors="surrogateescape").decode(errors="replace")
             raise SystemExit(usage_error(f"{shown!r} is no UTF-8, which file names must be: rename it"))
+    if words == ["--version"]:
+        from graph.commands.doctor import describe_version
+
+        print(f"Astrolabe {describe_version()}")
+        raise SystemExit(0)
     name = words[0] if words and not words[0].startswith("-") else ""
     if name and name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=2)

@@ -518,3 +518,10 @@ def test_a_kernel_too_large_for_the_machine_is_refused_before_a_run_exists(
     said = refused(capsys, "--kernel", kernel, "--device", "cpu", "--runs-dir", tmp_path / "runs")
     assert "no timed workload that fits device cpu" in said and "n=1000000000000000 needs" in said
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="^0$"):
+        door.parse(["--version"])
+    version = re.search(r'^version = "(.+)"', (REPOSITORY / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version and capsys.readouterr().out.startswith(f"Astrolabe {version[1]} (")

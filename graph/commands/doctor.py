@@ -59,7 +59,9 @@ class DoctorCommand(AsJson, RunsDir, Command):
 
 
 def look(runs_dir: Path) -> Iterator[Diagnosis]:
-    yield Diagnosis("astrolabe", "ok", f"{_version()}, Python {platform.python_version()}, {platform.platform()}")
+    yield Diagnosis(
+        "astrolabe", "ok", f"{describe_version()}, Python {platform.python_version()}, {platform.platform()}"
+    )
     yield from _packages()
     try:
         yield from _device()
@@ -72,7 +74,8 @@ def look(runs_dir: Path) -> Iterator[Diagnosis]:
     yield _others()
 
 
-def _version() -> str:
+def describe_version() -> str:
+    """The version that pyproject.toml has, and the commit."""
     here = Path(__file__).resolve().parents[2]
     said = _told("git", "-C", str(here), "describe", "--always", "--dirty")
     project = tomllib.loads((here / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -31,7 +31,7 @@ commands (run.py COMMAND --help says more):
   scheduler, worker       lend machines to `--engine dask` (docs/cluster.md)
   memory                  what runs learned: list, export, forget
   epoch, infer            train and test a graph neural network
-  doctor                  what this machine has, and what its lacks mean
+  doctor, --version       what this machine has and lacks; the program's version
 
 exit codes:
   0  improved, at the limit, or PASSED    3    no improvement, or not PASSED
