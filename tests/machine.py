@@ -15,12 +15,13 @@ from harness import device
 from harness.checks import crossings
 from harness.judge import many_calls, pool, rows
 from harness.problems import box
-from harness.timing import load, roofs
+from harness.timing import interleaved, load, roofs
 from harness.timing.sampling import PROTOCOLS, Protocol
 
 LINKER = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
 """Of builds that no backend makes: g++'s usual linker takes a quarter of a small one."""
 CACHE_BYTES = 4 << 20
+CONFIRMED_S = interleaved.CONFIRM_S["cpu"]
 FOLDER, LOOKED_AT = device.CPU_FOLDER, device._cpu_caches
 
 
@@ -65,4 +66,5 @@ for _module, _fewer in FEWER.items():
 os.fsync = lambda _file: None  # SIGKILL does not care, and of a short run each third second is fsync's
 load.others_at_work.__defaults__ = (0.02,)
 pool.ARENA_BYTES = 2 << 20  # each of a thousand evaluators would clear 64 MiB, and each worker map them: 50 and 8 ms
+interleaved.CONFIRM_S["cpu"] = 4e-3  # beside a small cache long samples are many requests
 roofs.MATRIX_SIZE["cpu"] = {"float64": 192, "float32": 256}

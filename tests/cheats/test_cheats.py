@@ -21,8 +21,9 @@ from harness.judge import many_calls, pool
 from harness.judge.session import CALL_S
 from harness.processes.worker import LIMITS, Worker
 from harness.records import Outcome
+from harness.timing import interleaved
 from kernels.spec import Device
-from tests.machine import LOOKED_AT
+from tests.machine import CONFIRMED_S, LOOKED_AT
 
 HANGS_S = 0.5
 """One that never answers is not waited for any longer."""
@@ -65,6 +66,7 @@ def evaluators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluators]
         limits = LIMITS._replace(memory_bytes=LIMITS.memory_bytes // 4)
         patch.setattr(pool, "LIMITS", limits)
         patch.setitem(Worker.__init__.__kwdefaults__, "limits", limits)
+        patch.setitem(interleaved.CONFIRM_S, "cpu", CONFIRMED_S)  # who forges a clock is found out by it
         yield made
     for one in made.made.values():
         one.close()

@@ -55,6 +55,7 @@ from harness.timing.sampling import (
 )
 from kernels import catalog
 from kernels.spec import Workload
+from tests import machine
 from tests.harness.far_side import FarSide, Negation, guards, negate, negation, timed_request
 
 WORKLOAD = Workload(axes={"tokens": 4, "hidden": 64}, dtype="float32")
@@ -63,6 +64,11 @@ COUNTING = """
 #include <cstdint>
 extern "C" void silu_and_mul_float32(const float*, float* out, int64_t, int64_t) { out[0] += 1.0f; }
 """
+
+
+@pytest.fixture(autouse=True)
+def confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CONFIRM_S, "cpu", machine.CONFIRMED_S)
 
 
 def contest(cache: str = "cold") -> ABComparison:
