@@ -31,6 +31,7 @@ from harness.cluster.scheduler import configure
 from harness.device import DeviceError
 from harness.jobs import EvaluationServer, Job, JobAnswer, words
 from harness.problems import pytorch
+from harness.processes import worker as native
 from harness.store import digest
 from kernels.spec import Frozen
 
@@ -365,6 +366,7 @@ def run(orders: Orders, security: Security | None) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = orders.folder
     here = _here = Here(orders)
     if orders.place.gpu:
+        native.get_spares().wanted = native.WAITING_BESIDE_OTHERS
         with suppress(ImportError):  # `look` says so
             pytorch.begin_workers()  # it imports torch meanwhile; a first problem would wait for that
     here.look()

@@ -490,8 +490,9 @@ class SpareNativeWorker(Worker):
         self._wait_ready()
 
 
-WAITING = 6
-"""Native workers on a GPU that wait ready: a search takes one or two and the measurement behind it four, while nothing may be begun."""
+WAITING, WAITING_BESIDE_OTHERS = 8, 4
+"""Native workers on a GPU that wait ready: a search takes two, the measurement behind it four, and two come before more may be begun. Fewer where
+other GPUs of the host have some, too: the driver starts them one after another."""
 
 
 @functools.cache
