@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.farside.sandbox import ProcessLimits
     from harness.processes.worker import Worker
 
-BEGUN_AT_ONCE = 2
+BEGUN_AT_ONCE, FIRST = 2, 4
 _every: WeakSet[Spares] = WeakSet()
 
 
@@ -35,10 +35,10 @@ class Spares:
         _every.add(self)
 
     def prepare(self, limits: ProcessLimits) -> None:
-        """Begin those of these limits: one will be asked for soon."""
+        """Begin the first of these limits, beside the imports of whoever will soon ask for one; the others when it does."""
         with self.lock:
             self.last = limits
-            self._begin()
+            self._begin(FIRST)
 
     def take(self, limits: ProcessLimits, *, more: bool = True) -> Worker | None:
         """One of these limits, to be closed by whoever takes it, and another begun in its place where there will be `more` to take; None where
@@ -64,9 +64,9 @@ class Spares:
         worker.close()
         return None
 
-    def _begin(self) -> None:
-        """As many as are wanted of the limits that were asked for last. The caller has the lock."""
-        while self.last is not None and not self.resting and len(self.begun) < self.wanted:
+    def _begin(self, most: int = 1 << 30) -> None:
+        """As many as are wanted of the limits that were asked for last, at most so many. The caller has the lock."""
+        while self.last is not None and not self.resting and len(self.begun) < min(self.wanted, most):
             future: Future[Worker] = Future()
             self.begun.append((self.last, future))
             # No pool's thread: this process would wait for it at its end.
