@@ -22,6 +22,7 @@ from compiler.draft.expressions import (
     where,
 )
 from compiler.draft.index import number
+from compiler.draft.lower_reductions import is_short_scan
 from compiler.draft.lowering import LOWERINGS, Lowering, extend, lowers, plain
 from compiler.draft.tensors import Definition, NoDraft, Position, Value
 from compiler.indexing import begin_of, into, is_kept
@@ -98,7 +99,7 @@ EXTREMES = ("scan_max", "scan_min")
 
 
 def _scan(kind: str, before, low: Lowering, a: Value, dim, **more):
-    if low.program.settles:
+    if low.program.settles or (kind in ("scan_sum", "scan_prod") and is_short_scan(a)):
         return before(low, a, dim, **more)
     if kind == "scan_sum" and (found := _differences_summed(low, a, dim)) is not None:
         return found

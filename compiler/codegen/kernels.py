@@ -84,8 +84,11 @@ def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged
 
 
 def may_approximate(program: KernelProgram) -> bool:
-    """Whether exact functions may be the device's fast ones."""
-    return all(b.dtype not in (torch.float32, torch.float64) for b in _large(program))
+    """Whether exact functions may be the device's fast ones; not where whole numbers wider than a byte are all that comes out, which they decide."""
+    large = _large(program)
+    if not large:
+        return all(b.dtype.itemsize == 1 for b in program.outputs.values())
+    return all(b.dtype not in (torch.float32, torch.float64) for b in large)
 
 
 class TileText(Text):

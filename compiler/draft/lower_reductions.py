@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import sympy
 import torch
 
@@ -244,6 +246,31 @@ def logsumexp(low: Lowering, a, dims, keepdim=False):
 # ---------------------------------------------------------------------------------------------- scans
 
 
+SHORT_SCAN = 8
+"""Elements that whoever reads a scanned value joins himself: steps between the cells of three dimensions were a kernel's phases, 9.3 us for 2.6 (H200)."""
+
+
+def is_short_scan(a: Value) -> bool:
+    return bool(a.shape) and all(size.is_Integer for size in a.shape) and math.prod(a.shape) <= SHORT_SCAN
+
+
+def _short_scan(low: Lowering, a: Value, axis: int, kind: str, exclusive: bool, backwards: bool) -> Value:
+    type, join = COMPUTED[low.dtype], {"scan_sum": "add", "scan_prod": "mul"}[kind]
+
+    def formula(position):
+        order = range(int(a.shape[axis]))
+        held, found = constant(0 if join == "add" else 1, type), None
+        for at in reversed(order) if backwards else order:
+            before, place = held, [*position[:axis], sympy.Integer(at), *position[axis + 1 :]]
+            held = binary(join, held, cast(a.at(place), type))
+            own = before if exclusive else held
+            is_here = compare("eq", index_value(position[axis]), index_value(sympy.Integer(at)))
+            found = own if found is None else where(is_here, own, found)
+        return found
+
+    return low.formula(formula, a.shape)
+
+
 for _name, _scan in {
     # what joins, whether an element's own is left out, whether from behind
     "aten.cumsum.default": ("scan_sum", False, False),
@@ -254,6 +281,8 @@ for _name, _scan in {
 
     def _scanned(low: Lowering, a, dim, *, _scan=_scan, **__):
         kind, exclusive, backwards = _scan
+        if is_short_scan(a):
+            return _short_scan(low, a, dim % len(a.shape), kind, exclusive, backwards)
         return low.program.scan(kind, a, dim, low.dtype, exclusive, backwards) if a.shape else a
 
     lowers(_name)(_scanned)

@@ -162,7 +162,7 @@ def _with_one(
             raise ExportError(
                 f"{len(fitting)} functions {function} take {len(next(iter(bound.values())).arguments)} arguments, and one is to call the winner"
             )
-        places = [_inside(spec, fitting[0], bound, name)]
+        places = [_inside(spec, own, fitting[0], bound, name)]
     if not places:
         return None
     shape = {
@@ -246,12 +246,15 @@ def _takes(function: FunctionDefinition, count: int) -> bool:
     return needed <= count <= len(function.parameters)
 
 
-def _inside(spec: Spec, function: FunctionDefinition, bound: dict[str, LauncherCall], name: str) -> Replaced:
+def _inside(spec: Spec, own: str, function: FunctionDefinition, bound: dict[str, LauncherCall], name: str) -> Replaced:
     """The winner first in the launcher's own body."""
     ends = {"void": "return;"} | dict.fromkeys(_STATUS, "return cudaGetLastError();")
+    returned = set(re.findall(r"\breturn\b([^;]*);", own[function.body : function.end]))
+    if {" true"} <= returned <= {" true", " false"}:
+        ends["bool"] = "return true;"  # launched; false is of arguments that it does not take
     if function.returns not in ends:
         raise ExportError(
-            f"its launcher returns {function.returns or 'something'}: only one that returns nothing or a cudaError_t is patched"
+            f"its launcher returns {function.returns or 'something'}: only one that returns nothing, a cudaError_t, or true where it has launched, is patched"
         )
     if unnamed := [str(at + 1) for at, one in enumerate(function.parameters) if not one.name]:
         raise ExportError(f"its launcher gives no name to its parameter {', '.join(unnamed)}")

@@ -204,3 +204,28 @@ def test_a_number_for_each_element_is_as_it_was():
     tensors = {"a": "in rows width", "perm": "in width int32 permutation:width", "out": "out rows width"}
     spec = made([{"rows": 544, "width": 4096}], ("bfloat16",), devices=("cuda",), tensors=tensors)
     assert "#define EACH 1" in source(spec, "def reference(a, perm):\n    return {'out': a[:, perm.long()]}\n")
+
+
+GRID = """
+import torch
+
+
+def reference(pos, size, start, end):
+    number = ((end - start) / size).long() + 1
+    step = torch.cat([torch.ones_like(number[:1]), number.cumprod(0)[:-1]])
+    return {"out": (((pos - start) / size).long() * step).sum(1)}
+"""
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_few_numbers_are_scanned_by_who_reads_them_and_whole_numbers_are_divided_exactly(tmp_path, device):
+    """pytorch_cluster's grid: three numbers of cells were scanned in a phase of their own (0.28x of it, H200), and a cell is what a quotient says."""
+    spec = made(
+        [{"points": 8000}, {"points": 33}], devices=(device,),
+        tensors={"pos": "in points 3 range:1:4", "size": "in 3 range:0.25:0.5", "start": "in 3 range:0:1", "end": "in 3 range:4:5", "out": "out points int64"},
+    )  # fmt: skip
+    text = source(spec, GRID, device=device)
+    assert "phase_scan<" not in text
+    if device == "cuda":
+        assert "__fdividef(" not in text.rpartition("namespace {")[2]
+    check_text(folder_of(tmp_path, spec, GRID), text, tmp_path, device)

@@ -156,6 +156,12 @@ LAUNCHES = {
         {"float32": "engine::twice_of<float>(out, x, rows, columns, stream)", "float16": "engine::twice_of<__half>(out, x, rows, columns, stream)"},
         "if (::astrolabe_twice::launched<T>(out, x, m, n, stream)) return cudaGetLastError();",
     ),
+    "a launcher that says whether it takes the arguments": (
+        "template <typename T>\nbool twice_of(T* out, const T* x, int m, int n, cudaStream_t stream) {\n    if (n % 8) return false;\n"
+        "    twice_kernel<T, 4><<<m, n, 0, stream>>>(x, out, n, n, 2.0f);\n    return true;\n}\n}\n",
+        {"float32": "engine::twice_of<float>(out, x, rows, columns, stream)", "float16": "engine::twice_of<__half>(out, x, rows, columns, stream)"},
+        "if (::astrolabe_twice::launched<T>(out, x, m, n, stream)) return true;",
+    ),
     "a launcher of lists, texts and pointers to anything": (
         "}\n#include <string>\n#include <vector>\nnamespace engine {\n"
         'void twice_of(const std::vector<int64_t>& dims, void* out, const void* x, void* s, const std::string& dtype, float by = 2.0f) {\n'
