@@ -249,8 +249,8 @@ def _takes(function: FunctionDefinition, count: int) -> bool:
 def _inside(spec: Spec, own: str, function: FunctionDefinition, bound: dict[str, LauncherCall], name: str) -> Replaced:
     """The winner first in the launcher's own body."""
     ends = {"void": "return;"} | dict.fromkeys(_STATUS, "return cudaGetLastError();")
-    returned = set(re.findall(r"\breturn\b([^;]*);", own[function.body : function.end]))
-    if {" true"} <= returned <= {" true", " false"}:
+    says = set(re.findall(r"\breturn\b([^;]*);", own[function.body : function.end]))
+    if {" true"} <= says <= {" true", " false"}:
         ends["bool"] = "return true;"  # launched; false is of arguments that it does not take
     if function.returns not in ends:
         raise ExportError(
