@@ -119,7 +119,7 @@ def launch_phases(program: KernelProgram, function: KernelFunction, clusters: bo
     most = dict.fromkeys(in_axes(program, sympy.expand(p.outer_end * p.inner_end)) for p in kernel.phases)
     if kernel.units == 1:
         work = ", ".join(
-            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {str(p.definition.kind in SCANS).lower()}, {_steps(program, p)}, {_places(program, p)}}}"
+            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {in_axes(program, p.outer_end) if p.definition.kind in SCANS else '0'}, {_steps(program, p)}, {_places(program, p)}}}"
             for p in kernel.phases
         )
         kernels = ", ".join(f"{function.name}<{only}>" for only in range(-1, len(kernel.phases)))

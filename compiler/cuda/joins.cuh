@@ -35,10 +35,11 @@ __device__ __forceinline__ void join_into(float* to, const float (&values)[4]) {
 }
 
 // Rows of a grid that go to one place one after the other, as those of a segment do, are joined first, eight loaded at once: 16 rows to a
-// thread, or more where threads remain many. `Width` neighbours go together, from where as many are aligned.
+// thread, or more where threads remain many. `Width` neighbours go together, from where as many are aligned, half as many rows loaded at once:
+// eight did not fit in 64 registers.
 template <template <typename> class How, bool Always, int Width, typename Span, typename T, typename Place, typename Value>
 __device__ __forceinline__ void join_runs(Span span, int64_t outer, int64_t inner, T* to, Place place, Value value) {
-    constexpr int kAhead = 8;
+    constexpr int kAhead = Width == 1 ? 8 : 4;
     const int64_t each = outer * inner / (INT64_C(1) << 19) / kAhead * kAhead, run = each < 16 ? 16 : each < 64 ? each : 64;
     for_pairs<1>(span, (outer + run - 1) / run, inner / Width, [=](int64_t chunk, int64_t pack) {
         const int64_t at = pack * Width;
