@@ -65,6 +65,10 @@ class Phase:
     sum: Index | None = None
     followers: list[tuple[Buffer, Index, Expr]] = field(default_factory=list)
     """Of a scan or a reduction: (what else is stored of each result, where, its value)."""
+    room: int = 0
+    """Of rows that are added where numbers say: how many that go to one place are summed by whoever writes it; 0: each is added to memory."""
+    adds: bool = False
+    """Of such rows, whether they go to what is there before."""
     is_read: bool = True
     """Whether its result itself is stored."""
 
@@ -184,7 +188,8 @@ def _own_lead(definition: Definition, lead: Sequence[Index]) -> int | None:
     return next((n for n, size in enumerate(lead) if n >= most or definition.ranges[n] != size), None)
 
 
-def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase | None:
+def _phase(program, definition: Definition, unit: Index, units: Index, first: int | None = None) -> Phase | None:
+    """`first`: the axis from which on all are inner ones."""
     ranges, kind, sizes = program.ranges, definition.kind, definition.ranges
     lead = next((n for n in range(len(sizes) + 1) if sympy.expand(product(sizes[:n]) - units) == 0), None)
     if lead is not None and any(axis < lead for axis in definition.reduced):
@@ -199,7 +204,7 @@ def _phase(program, definition: Definition, unit: Index, units: Index) -> Phase 
         outer, outer_end, inner_end = sympy.S.Zero, sympy.S.One, rest
     else:
         own = list(range(lead, len(sizes)))
-        apart = sorted(definition.reduced) if definition.reduced else own[-1:]
+        apart = sorted(definition.reduced) if definition.reduced else own[-1:] if first is None else own[first:]
         kept = [axis for axis in own if axis not in apart]
         outer_end, inner_end = (product(sizes[axis] for axis in axes) for axes in (kept, apart))
         outer, inner = ranges.variable(name("outer"), outer_end), ranges.variable(name("at"), inner_end)

@@ -397,7 +397,7 @@ def _lowered(
     loops = steps_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
     tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch) if short_fold == SHORT_FOLD else []
     read = {load.args[0] for tile in tiles for load in loads_of([s for pair in tile.sides for s in pair])}
-    phases = phases_alone(lowered) if how == MIXED else {}
+    phases = phases_alone(lowered, now) if how == MIXED else {}
     fusion = Fusion(lowered, set(outputs.values()) | (read - set(inputs.values())), vector, short_fold, phases)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
     program = KernelProgram(

@@ -91,9 +91,21 @@ def _is_alone(phase: Phase) -> bool:
 
 def _steps(program: KernelProgram, phase: Phase) -> str:
     """Launches of a phase of one unit."""
+    if phase.room:
+        return "4"
     if _lies_across(phase):
         return f"scan_parts({in_axes(program, phase.outer_end)}, {in_axes(program, phase.inner_end)}) > 1 ? 2 : 1"
     return "2" if phase.definition.kind in SORTS else "1"
+
+
+def _scratch(program: KernelProgram, phase: Phase) -> str:
+    """Bytes that a phase's launches hand on."""
+    if phase.room:
+        places = sympy.cancel(phase.definition.outs[0].elements / phase.inner_end)
+        return f"bucket_bytes<{phase.room}>({in_axes(program, phase.outer_end)}, {in_axes(program, places)})"
+    if phase.definition.kind in SORTS:
+        return f"16 * ({in_axes(program, sympy.expand(phase.outer_end * phase.inner_end))})"
+    return "kScanScratch" if _lies_across(phase) else "0"
 
 
 def _lies_across(phase: Phase) -> bool:
@@ -119,7 +131,7 @@ def launch_phases(program: KernelProgram, function: KernelFunction, clusters: bo
     most = dict.fromkeys(in_axes(program, sympy.expand(p.outer_end * p.inner_end)) for p in kernel.phases)
     if kernel.units == 1:
         work = ", ".join(
-            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {in_axes(program, p.outer_end) if p.definition.kind in SCANS else '0'}, {_steps(program, p)}, {_places(program, p)}}}"
+            f"{{{in_axes(program, sympy.expand(p.outer_end * p.inner_end))}, {str(_is_alone(p)).lower()}, {in_axes(program, p.outer_end) if p.definition.kind in SCANS else '0'}, {_steps(program, p)}, {_places(program, p)}, {_scratch(program, p)}, {str(p.definition.kind in SORTS).lower()}}}"
             for p in kernel.phases
         )
         kernels = ", ".join(f"{function.name}<{only}>" for only in range(-1, len(kernel.phases)))
@@ -163,6 +175,8 @@ def _call(text: Text, phase: Phase) -> list[str]:
         place = f"{text.pointer(out)}[{_where(text, phase, printer, scope)}]"
         value = printer.text(phase.value, inner)
         stored = text.stored_text(out, value)
+        if phase.room:
+            return _summed(text, phase, ends)
         if not isinstance(text, CpuText) and (kind == "add" or (SCATTERS[kind] and _starts_at_number(text, phase))):
             return _joined(text, phase, ends)
         if not isinstance(text, CpuText) and phase.outer_end == 1 and _is_rising(phase):
@@ -255,6 +269,24 @@ def _joined(text: Text, phase: Phase, ends: str) -> list[str]:
     ]
     how = f"{HOW[phase.definition.kind]}, {str(when is None).lower()}{', 4' if _goes_by_four(phase) else ''}"
     return _ended(f"phase_join_all<{how}>({ends}, {text.pointer(out)}, {index_text(out.elements)}, ", parts)
+
+
+def _summed(text: Text, phase: Phase, ends: str) -> list[str]:
+    """Rows that are added to those that numbers name, each found by whoever sums them."""
+    out, scope = phase.definition.outs[0], Scope(0)
+    printer = Printer(text, scope, phase.roots[1:], {})
+    when = None if phase.when is None else _bare(printer.text(phase.when, scope))
+    assert phase.by is not None
+    place = f"static_cast<int64_t>({_bare(printer.text(phase.by[0], scope))})"
+    before, value = print_lines(text, phase.value)
+    parts = [
+        _lambda(f"{text.wide} {phase.outer}", scope.lines, place if when is None else f"{when} ? {place} : -1"),
+        _lambda(_given(text, phase), before, text.stored_text(out, value)),
+    ]
+    width = 4 if _is_multiple(phase.inner_end, 4) else 1
+    how = f"{text.wide}, {phase.room}, {str(phase.adds).lower()}, {width}"
+    places = index_text(sympy.cancel(out.elements / phase.inner_end))
+    return _ended(f"phase_add_rows<{how}>({ends}, {text.pointer(out)}, {places}, ", parts)
 
 
 def _goes_by_four(phase: Phase) -> bool:

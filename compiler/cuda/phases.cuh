@@ -272,13 +272,15 @@ void launch_phases(
     cudaFreeAsync(workspace, stream);
 }
 
-// How much a phase of one unit is: `alone`: one block's; `wide`: rows of a scan, 0 of others; `steps`: launches, two of a sort; `places`: that it adds to, 0 if it does not.
+// How much a phase of one unit is: `alone`: one block's; `wide`: rows of a scan, 0 of others; `steps`: launches; `places`: that it adds to, 0 if it does not;
+// `scratch`: bytes that its launches hand on; `sorts`: whether it is a sort.
 struct PhaseWork {
     int64_t count;
     bool alone;
     int64_t wide;
     int steps;
-    int64_t places;
+    int64_t places, scratch;
+    bool sorts;
 };
 
 // Launches cost 2 us each: one token's moe_align of ten phases took 26 us so on an H200, and 9 by one block.
@@ -292,11 +294,9 @@ void launch_one_unit(
     std::initializer_list<Kernel> kernels, std::initializer_list<PhaseWork> phases, int64_t unit_bytes, cudaStream_t stream, Arguments... arguments) {
     int64_t most = 1, scratch = 0, work = 0;
     for (const PhaseWork& phase : phases) {
-        const bool sorts = phase.steps > 1 && phase.wide == 0;
-        const int64_t own = sorts ? 16 * phase.count : phase.steps > 1 ? kScanScratch : 0;
         most = phase.count > most ? phase.count : most;
-        work += sorts ? own : phase.count;
-        scratch = own > scratch ? own : scratch;
+        work += phase.sorts ? 16 * phase.count : phase.count;
+        scratch = phase.steps > 1 && phase.scratch > scratch ? phase.scratch : scratch;
     }
     unsigned char* workspace = nullptr;
     if (work <= kSpreadFrom) {
@@ -310,11 +310,11 @@ void launch_one_unit(
     for (const PhaseWork& phase : phases) {
         ++kernel;
         const bool few = phase.places > 0 && are_few(phase.places, phase.count);
-        const int threads = phase.alone || phase.wide || phase.steps > 1 || few ? 1024 : 256;
+        const int threads = phase.alone || phase.wide || phase.sorts || few ? 1024 : 256;
         const int64_t each = few ? 4 * threads : threads, most_blocks = few ? kMostBlocks / 8 : kMostBlocks;
         const int64_t all = (phase.count + each - 1) / each, wanted = phase.alone ? 1 : all > phase.wide ? all : phase.wide;
         const unsigned blocks = static_cast<unsigned>(wanted < 1 ? 1 : wanted < most_blocks ? wanted : most_blocks);
-        const int shared = phase.steps > 1 && phase.wide == 0 ? kSortRun * 12 : few ? static_cast<int>(phase.places * 8) : 0;
+        const int shared = phase.sorts ? kSortRun * 12 : few ? static_cast<int>(phase.places * 8) : 0;
         for (int step = 0; step < phase.steps; ++step) {
             launch_with_shared<false>(*kernel, blocks, 1, threads, shared, stream, arguments..., step, int64_t{1}, workspace, unit_bytes);
         }

@@ -482,5 +482,6 @@ inline ColumnPlan plan_columns(
 #include "scans.cuh"
 #include "phases.cuh"
 #include "joins.cuh"
+#include "buckets.cuh"
 #include "ranks.cuh"
 #include "teams.cuh"

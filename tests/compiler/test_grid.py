@@ -213,3 +213,30 @@ def test_long_columns_side_by_side_are_scanned_in_parts(tmp_path):
     assert text.count(", true>(span") >= 4 and "kSpreadFrom = 65536" in text
     for whole in (text, text.replace("kSpreadFrom = 65536", "kSpreadFrom = 0")):
         check_text(kernel, whole, tmp_path, offsets=(0,))
+
+
+ROWS_ADDED = """\
+import torch
+
+
+def reference(x, p, src, dst):
+    m = torch.relu(x[src] * p)
+    return {"y": torch.zeros_like(x).index_add(0, dst, m) * 2, "z": x.index_add(0, dst, m, alpha=0.5), "w": torch.cat([x, x]).index_add(0, dst * 2, m)}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_that_go_to_one_place_are_summed_by_whoever_writes_it(dtype, tmp_path):
+    tensors = {"x": "in n d", "p": "in e d", "src": "in e int64 index:n", "dst": "in e int64 index:n"}
+    tensors |= {"y": "out n d", "z": "out n d", "w": "out 2*n d"}
+    sizes = [
+        {"n": 2048, "e": 32768, "d": 64},
+        {"n": 2, "e": 300, "d": 8},
+        {"n": 40, "e": 19, "d": 3},
+        {"n": 1, "e": 1, "d": 4},
+    ]
+    kernel = folder_of(tmp_path, made(sizes, (dtype,), timed=1, tensors=tensors), ROWS_ADDED)
+    text = source(kernel.spec, ROWS_ADDED)
+    assert "phase_add_rows<int, 64, false, 4>" in text and "phase_add_rows<int, 64, true, 4>" in text
+    for whole in (text, text.replace("kSpreadFrom = 65536", "kSpreadFrom = 0")):
+        check_text(kernel, whole, tmp_path, offsets=(0, 1))
