@@ -6,7 +6,7 @@ import torch
 
 from compiler.codegen.kernels import KernelFunction, in_axes
 from compiler.codegen.product_parts import OperandSide, SideLines, by_plan, plan_lines
-from compiler.codegen.shifted_sides import bring_by_words
+from compiler.codegen.shifted_sides import bring_by_words, line_lengths
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr
 from compiler.draft.printing import indent
@@ -118,11 +118,15 @@ def launch_halved(
     wide = any(f"int64_t {size}" in function.parameters for end in kernel.ends for size in end.free_symbols)
     if wide:  # a product of more than 2^31 elements has many tiles
         cuts, clusters = [(rows, columns, 1) for rows, columns, _ in cuts[-1:]], False
+    lengths = line_lengths(
+        [OperandSide(text, kernel, value, at + 1) for pair in kernel.sides for at, value in enumerate(pair)], kind
+    )
+    in_lines = " && ".join(f"({in_axes(program, length)}) % 8 == 0" for length in lengths)
     arms = []
 
-    def arm(condition: str, tile: tuple[int, int], split: int, mapped: bool) -> None:
+    def arm(condition: str, tile: tuple[int, int], split: int, mapped: bool, lines: bool = False) -> None:
         rows, columns = tile
-        call = f"{function.name}<{rows}, {columns}, {split}, {str(mapped).lower()}>"
+        call = f"{function.name}<{rows}, {columns}, {split}, {str(mapped).lower()}{f', {str(lines).lower()}' if lengths else ''}>"
         room = f"kTileBytes<{rows}, {columns}, {len(lefts)}, {len(rights)}, {len(kernel.sides)}>"
         threads = "kAskingThreads" if mapped and all_mapped else "kBringingThreads"
         arms.append((condition, call, threads, room, f", {', '.join(names)}" if names else ""))
@@ -130,18 +134,20 @@ def launch_halved(
     for rows, columns, most in cuts if names else []:
         for split in (1, 0) if most > 1 else (1,):
             one = "==" if split else ">"
-            condition = (
-                f"mapped && tile_plan.rows == {rows} && tile_plan.columns == {columns} && tile_plan.split {one} 1"
-            )
-            arm(condition, (rows, columns), split, True)
+            condition = f"mapped{' && in_lines' if lengths else ''} && tile_plan.rows == {rows} && tile_plan.columns == {columns} && tile_plan.split {one} 1"
+            arm(condition, (rows, columns), split, True, bool(lengths))
+    for split in (0, 1) if lengths and names and clusters else (1,) if lengths and names else ():
+        arm(f"mapped && tile_plan.split {'==' if split else '>'} 1", BROUGHT, split, True)
     for split in (0, 1) if clusters else (1,):
         arm("tile_plan.split > 1" if split == 0 else "", BROUGHT, split, False)
     _, call, threads, room, _ = arms[-2 if clusters else -1]
+    brought = f"tile_plan = {{{BROUGHT[0]}, {BROUGHT[1]}, tile_plan.split}};"
     return [
         f"static const ClusterPlaces places{f'({call}, {threads}, {room})' if clusters else ''};",
         *plan_lines(cuts, sizes, "kTileSteps, halved_cycles"),
+        *([f"const bool in_lines = {in_lines};", f"if (!in_lines) {brought}"] if lengths and names else []),
         *([f"CUtensorMap {', '.join(f'{name} = {{}}' for name in names)};", f"const bool mapped = {' && '.join(made)};"] if names else []),
-        f"{'if (!mapped) ' if names else ''}tile_plan = {{{BROUGHT[0]}, {BROUGHT[1]}, tile_plan.split}};",
+        f"{'if (!mapped) ' if names else ''}{brought}",
         f"const int64_t all_tiles = count_tiles(tile_plan, {sizes.rpartition(', ')[0]});",
         "const bool goes_on = tile_plan.rows == 128 && tile_plan.split == 1 && all_tiles > places.of[0];  // a block from tile to tile",
         "const unsigned grid_blocks = static_cast<unsigned>(goes_on ? places.of[0] : all_tiles * tile_plan.split);",

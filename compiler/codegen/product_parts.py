@@ -78,13 +78,13 @@ class OperandSide:
             f"if ({self.place} < {self.end} && {self.step} < {self.depth}) {{", *indent([*lines, f"theValue = {printed};"], 1), "}",
         ], depth)  # fmt: skip
 
-    def copied(self, call: str, load: Expr, when: Expr | None) -> list[str]:
-        """Lines that ask for the element that `load` is of, zero where `when` does not hold."""
+    def copied(self, call: str, load: Expr, when: Expr | None, at: str = "") -> list[str]:
+        """Lines that ask for the element that `load` is of, zero where `when` does not hold; `at` as in `element`."""
         buffer, index = load.args
         lines, holds = ([], "") if when is None else print_lines(self.text, when)
         inside = f"{self.place} < {self.end} && {self.step} < {self.depth}{holds and f' && ({holds})'}"
         return [
-            f"const {self.text.wide} {self.place} = firstPlace + ofPlace, {self.step} = firstStep + ofStep;",
+            f"const {self.text.wide} {self.place} = firstPlace + ofPlace{'' if self.along else at}, {self.step} = firstStep + ofStep{at if self.along else ''};",
             *lines,
             f"{call}({buffer.text} + ({index_text(index)}), {inside});".replace("(", "(toHere, ", 1),
         ]
@@ -144,22 +144,27 @@ class OperandSide:
         """A lambda that asks for the side's part of a stage: (its first place, its first step, to)."""
         fast = self.apart(4, torch.float32)
 
-        def rounds(width: int) -> list[str]:
-            lines = [
-                f"#pragma unroll{' 4' if width == 1 else ''}",
-                f"for (int ofRound = 0; ofRound < {type}::template kRounds<{width}>; ++ofRound) {{",
-                f"    const int ofStep = {type}::template step<{width}>(ofRound), ofPlace = {type}::template place<{width}>(ofRound);",
-                f"    if (!{type}::template brings<{width}>()) break;",
-                f"    float* const toHere = toStage + {type}::at(ofPlace, ofStep);",
-            ]  # fmt: skip
+        def rounds(whole: bool) -> list[str]:
+            """Four neighbours at a time, `whole`: by one copy; else what their places have in common is computed once."""
+            at = "" if whole else " + ofFour"
             zero = self.value.op == "masked" and self.value.args[2].op == "const" and self.value.args[2].args[0] == 0
             when, load = self.value.args[:2] if zero else (None, self.value)
             if load.op == "load" and load.args[0].dtype == torch.float32:
-                return [*lines, *indent(self.copied(f"copy_ahead<{width}>", load, when), 1), "}"]
-            return [*lines, *self.element(1), "    *toHere = theValue;", "}"]
+                brought = self.copied(f"copy_ahead<{4 if whole else 1}>", load, when, at)
+            else:
+                brought = [*self.element(0, at), "*toHere = theValue;"]
+            place, step = ("ofPlace", f"ofStep{at}") if self.along else (f"ofPlace{at}", "ofStep")
+            brought = [f"float* const toHere = toStage + {type}::at({place}, {step});", *brought]
+            if not whole:
+                brought = ["#pragma unroll", "for (int ofFour = 0; ofFour < 4; ++ofFour) {", *indent(brought, 1), "}"]
+            return [
+                "#pragma unroll", f"for (int ofRound = 0; ofRound < {type}::template kRounds<4>; ++ofRound) {{",
+                f"    const int ofStep = {type}::template step<4>(ofRound), ofPlace = {type}::template place<4>(ofRound);",
+                f"    if (!{type}::template brings<4>()) break;", *indent(brought, 1), "}",
+            ]  # fmt: skip
 
-        quick = [] if fast is None else rounds(4)
-        return self.bringing(name, "Four", "float* toStage", fast, quick, rounds(1))
+        quick = [] if fast is None else rounds(True)
+        return self.bringing(name, "Four", "float* toStage", fast, quick, rounds(False))
 
     def bringing(
         self,

@@ -9,17 +9,18 @@ from compiler.codegen.kernels import KernelFunction, in_axes, signature
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import print_lines
 from compiler.codegen.product_parts import OperandSide, batch_parameter, by_plan, plan_lines, put_eight
-from compiler.codegen.shifted_sides import elements_of_windows
+from compiler.codegen.shifted_sides import elements_of_windows, line_lengths
 from compiler.codegen.text import Text, element_type
 from compiler.cuda import CUDA
 from compiler.draft import hopper
 from compiler.draft.cuda import pieces, whole
+from compiler.draft.index import estimate
 from compiler.draft.printing import indent, index_text
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram
 
-EXACT = ((128, 128), (64, 64))
-"""Rows and columns of a tile of float32s."""
+EXACT, NARROW = ((128, 128), (64, 64)), (32, 128)
+"""Rows and columns of a tile of float32s; the last of products of few rows."""
 
 
 def preludes(texts: str) -> list[str]:
@@ -67,7 +68,9 @@ def product_function(program: KernelProgram, kernel: ProductKernel, name: str, n
         asks = len(maps) == sum(map(len, sides_apart(kernel)))
         threads = "Mapped ? kAskingThreads : kBringingThreads" if asks else "kBringingThreads"
         bound = f"{threads}, Rows == 64 ? 2 : 1" if asks else f"{threads}, 1"
-        template += ", bool Mapped"
+        template += ", bool Mapped" + (
+            ", bool Lines" if line_lengths([side for pair in sides for side in pair], kind) else ""
+        )
     else:
         brings, call = _exact(text, kernel, sides[0], wide, sizes)
         bound = "kThreads, Rows == 128 ? 1 : 2"
@@ -121,7 +124,9 @@ def _launch_exact(
         f"Side<{{{at}}}, kDepth, {str(kernel.along(side)).lower()}>::kWords" for at, side in enumerate(kernel.sides[0])
     )
     arms = []
-    for rows, columns in EXACT:
+    few = estimate(kernel.ends[1], program.lowered.hints) <= NARROW[0]
+    tiles = (*EXACT, NARROW) if few else EXACT
+    for rows, columns in tiles:
         room = f"kExactBytes<{rows}, {columns}>(STAGES * ({words.format(rows, columns)}) * 4)"
         for split in (1, 0) if clusters else (1,):
             condition = f"tile_plan.rows == {rows} && tile_plan.split {'==' if split else '>'} 1"
@@ -129,6 +134,6 @@ def _launch_exact(
     grid = "static_cast<unsigned>(count_tiles(tile_plan, {}) * tile_plan.split)".format(sizes.rpartition(", ")[0])
     return [
         "static const ClusterPlaces places;",
-        *plan_lines([(*cut, 8 if clusters else 1) for cut in EXACT], sizes, "kDepth, exact_cycles"),
+        *plan_lines([(*cut, 8 if clusters else 1) for cut in tiles], sizes, "kDepth, exact_cycles"),
         *by_plan(arms, grid, "tile_plan.split", ", ".join(function.arguments)),
     ]

@@ -35,6 +35,18 @@ def elements_of_windows(sides: list[OperandSide], dtype: torch.dtype | None) -> 
     return [found[0].args[0].elements for side in sides if dtype is not None and (found := window_of(side, dtype))]
 
 
+def line_lengths(sides: list[OperandSide], dtype: torch.dtype | None) -> list[Index]:
+    """What has to be a multiple of eight, so that taps are made of lines; nothing where they never are."""
+    found: dict[Index, None] = {}
+    if dtype is None:
+        return []
+    for side in sides:
+        window = window_of(side, dtype) if side.box(dtype) is None and side.apart(8, dtype) is None else None
+        taps = None if window is None else _taps_of(side, window[0].args[1], window[1])
+        found |= dict.fromkeys(() if taps is None else (*sorted(taps.lengths, key=str), side.ends[0]))
+    return list(found)
+
+
 def bring_by_words(side: OperandSide, name: str, type: str, places: str, dtype: torch.dtype) -> SideLines | None:
     """How it is brought; one by one where words do not begin where the tensor does."""
     found = window_of(side, dtype)
@@ -62,7 +74,7 @@ def bring_by_words(side: OperandSide, name: str, type: str, places: str, dtype: 
         *indent(inside, 1), f"        load_words_around(wordsRead.words, {buffer.text}, {index_text(index)}, {count});", "    }", "    return wordsRead;", "});",
     ]  # fmt: skip
     flags = [f"reinterpret_cast<uintptr_t>({buffer.text}) % 4 == 0", f"({count}) % 2 == 0"]
-    in_lines: list[str] = []
+    reads = f"kReads<{places}>"
     if taps is not None:
         lines, value = print_lines(text, taps.holds)
         at = f"[[maybe_unused]] const {wide} {side.place} = firstPlace + ofPlace;"
@@ -76,10 +88,9 @@ def bring_by_words(side: OperandSide, name: str, type: str, places: str, dtype: 
             f"    {at}", f"    if ({side.place} < {side.end} && ofGroup * {taps.count} < {side.depth}) {{",
             f"        load_words_around(wordsRead, {buffer.text}, {index_text(taps.index)}, {count});", "    }", "});",
         ]  # fmt: skip
-        asked = " && ".join(f"({length}) % 8 == 0" for length in sorted(map(index_text, {*taps.lengths, end})))
-        in_lines = [f"const bool {name}InLines = {asked};"]
-        either = lambda one, other: [f"if ({name}InLines) {{", *indent(one, 1), "} else {", *indent(other, 1), "}"]  # noqa: E731
+        either = lambda one, other: ["if constexpr (Lines) {", *indent(one, 1), "} else {", *indent(other, 1), "}"]  # noqa: E731
         quick, fetched = either(lined, quick), either(ahead, fetched)
+        reads = f"Lines ? (kLines<{places}, {taps.count}> * kLineWords<{taps.count}> + kEightWords - 1) / kEightWords : {reads}"
     own = batch_parameter(side.kernel.loops_of[0], wide)
     fetch = [
         f"const auto {name}Fetch = [&](StageRead& read, {own}, {wide} firstPlace, {wide} firstStep, int ofThread, int ofThreads) {{",
@@ -89,7 +100,7 @@ def bring_by_words(side: OperandSide, name: str, type: str, places: str, dtype: 
     one_by_one = side.by_element(type, places, 1)
     brings = side.bringing(name, "Eight", more, flags, quick, one_by_one, "[[maybe_unused]] const StageRead& read, ")
     structs = [f"struct {struct} {{", "    uint32_t words[kEightWords];", "};"]
-    return SideLines([*in_lines, *brings], structs, f"{struct} {name}[kReads<{places}>];", fetch)
+    return SideLines(brings, structs, f"{struct} {name}[{reads}];", fetch)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
-from compiler.codegen.stream_pass import StreamSide, goes_in_one_pass, one_pass, stages_bytes
+from compiler.codegen.stream_pass import LEAST_QUERIES, StreamSide, goes_in_one_pass, one_pass, stages_bytes
 from compiler.codegen.stream_softmax import has_own_softmax, join_softmax, own_softmax
 from compiler.codegen.stream_tiles import (
     LEAST_GROUP,
@@ -476,7 +476,7 @@ def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bo
     plan = f"plan_stream({units}, {group}, {keys}, {most}, {kernel.columns}, {function.ring}, {function.ring_of_tiles}, {str(clusters).lower()})"
     if tiles and goes_in_one_pass(kernel):
         by_pass = f"plan_pass({units}, {group}, {keys}, {function.ring_of_tiles}, {str(clusters).lower()})"
-        plan = f"{group} > {LEAST_GROUP // 2} ? {by_pass} : {plan}"
+        plan = f"{group} >= {LEAST_QUERIES} ? {by_pass} : {plan}"
     lines = [
         f"const StreamPlan stream_plan = {plan};",
         f"const unsigned grid_blocks = static_cast<unsigned>(({in_axes(program, kernel.units)}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
