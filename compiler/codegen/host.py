@@ -55,7 +55,7 @@ MANY_BLOCKS = 16384
 """Blocks that each begin with a table in shared memory, from which on a thread takes four times as many packs: 57 -> 52 us for MXFP4 (H200)."""
 
 
-CALLED = {"stream_tiles": "multiply_halves<", "below": "reduce_below<"}
+CALLED = {"stream_tiles": "multiply_halves<", "below": "reduce_below<", "cluster_places": "ClusterPlaces"}
 """Files that few kernels call something of, and the call."""
 
 

@@ -474,10 +474,14 @@ def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bo
     group = in_axes(program, kernel.group)
     units, keys = in_axes(program, kernel.units), in_axes(program, kernel.keys)
     plan = f"plan_stream({units}, {group}, {keys}, {most}, {kernel.columns}, {function.ring}, {function.ring_of_tiles}, {str(clusters).lower()})"
+    places = []
     if tiles and goes_in_one_pass(kernel):
-        by_pass = f"plan_pass({units}, {group}, {keys}, {function.ring_of_tiles}, {str(clusters).lower()})"
+        asked = f"({function.name}_tiles<0, {MOST_GROUP}>, {THREADS}, {function.ring_of_tiles})" if clusters else ""
+        places = [f"static const ClusterPlaces places{asked};"]
+        by_pass = f"plan_pass(places, {units}, {group}, {keys}, {function.ring_of_tiles}, {str(clusters).lower()})"
         plan = f"{group} >= {LEAST_QUERIES} ? {by_pass} : {plan}"
     lines = [
+        *places,
         f"const StreamPlan stream_plan = {plan};",
         f"const unsigned grid_blocks = static_cast<unsigned>(({in_axes(program, kernel.units)}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
     ]

@@ -89,14 +89,14 @@ inline StreamPlan plan_stream(int64_t units, int64_t group, int64_t keys, int mo
 }
 
 // The same of eight queries whose keys and values go by together, 128 keys at a time, by blocks of `bytes` for what is on its way: as many blocks
-// of a cluster as are soonest done; a block begins and ends in as long as some 256 keys take.
-inline StreamPlan plan_pass(int64_t units, int64_t group, int64_t keys, int bytes, bool clusters) {
-    static const Multiprocessors machine;
-    const int64_t blocks = units * ((group + 7) / 8), places = machine.count * (kStreamBytes / bytes);
+// of a cluster as are soonest done; a block begins and ends in as long as some 256 keys take. `places`: clusters of each size that run at once.
+template <typename Places>
+StreamPlan plan_pass(const Places& places, int64_t units, int64_t group, int64_t keys, int bytes, bool clusters) {
+    const int64_t blocks = units * ((group + 7) / 8);
     StreamPlan plan{8, 1, 0, bytes};
     int64_t least = 0;
-    for (int split = 1; split <= (clusters ? 8 : 1) && (split == 1 || keys >= split * 128); split *= 2) {
-        const int64_t waves = (blocks * split + places - 1) / places, time = waves * ((keys + split * 128 - 1) / (split * 128) + 2);
+    for (int split = 1, doubled = 0; split <= (clusters ? 8 : 1) && (split == 1 || keys >= split * 128); split *= 2, ++doubled) {
+        const int64_t waves = (blocks + places.of[doubled] - 1) / places.of[doubled], time = waves * ((keys + split * 128 - 1) / (split * 128) + 2);
         if (split == 1 || time < least) {
             least = time;
             plan.split = split;
