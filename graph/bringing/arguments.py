@@ -170,6 +170,9 @@ class SpecArguments(Calls):
                 f"{name} holds integers from {low} to {high}{', no two the same' if distinct else ''}: {kind}:{fitting[0]} is a guess"
             )
             return f"{kind}:{fitting[0]}"
+        bits = 8 * tensors[0].itemsize
+        if low < -(2 ** (bits - 2)) and high > 2 ** (bits - 2):  # masks, packed numbers
+            return "bits"
         self.doubts.append(f"{name} holds integers from {low} to {high}: what bounds them was not found out")
         return f"integers:{low}:{high + 1}"
 

@@ -164,6 +164,17 @@ def test_a_rounding_before_the_last_step_is_said(tmp_path: Path, last: str, is_s
     assert any("take `dtype`" in one for one in said) == is_said
 
 
+def test_integers_all_over_their_dtype_are_bits(tmp_path: Path) -> None:
+    (tmp_path / "right.py").write_text(
+        "import torch\n\n\ndef masked(x, mask):\n    x.mul_((mask & 1).to(x.dtype))\n\n\ndef arguments():\n"
+        "    return [(torch.randn(n), torch.randint(-2**31, 2**31, (n,), dtype=torch.int64).int()) for n in (300, 2000)]\n"
+    )
+    (tmp_path / "mask.cpp").write_text("void masked(float* x, const int* mask, long n) {}\n")
+    right = f"{tmp_path}/right.py"
+    list(bring(f"{right}:masked", tmp_path / "mask.cpp", "masked", tmp_path / "made", arguments=f"{right}:arguments"))
+    assert catalog.load(str(tmp_path / "made")).spec.tensors[1].values == ("bits",)
+
+
 WRITES = """
 import torch
 

@@ -136,6 +136,15 @@ def test_each_fault_is_one_sentence(folder: Path, name: str, before: str, after:
     assert re.search(said, only) and "\n" not in only, only
 
 
+@pytest.mark.parametrize(
+    ("value", "width", "is_fault"), [("nan", 96, True), ("-inf", 96, True), ("nan", 3, True), ("-inf", 3, False)]
+)
+def test_a_few_elements_may_all_be_masked_away(folder: Path, value: str, width: int, is_fault: bool) -> None:
+    (folder / "spec.py").write_text(SPEC.replace('"rows": 4096, "n": 96', f'"rows": 4, "n": {width}'))
+    (folder / "reference.py").write_text(f"def reference(x):\n    return {{'out': x * 0 + float('{value}')}}\n")
+    assert any("has no finite value" in one for one in faults(folder)) == is_fault
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 def test_what_nvcc_says_is_a_fault_under_the_users_own_name(folder: Path) -> None:
     (folder / "twice.cuh").write_text(HEADER.replace("int64_t n", "int65_t n"))
