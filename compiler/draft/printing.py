@@ -74,7 +74,7 @@ def _factor(index: Index, names) -> str:
 
 def _operand(index: Index, names) -> str:
     text = index_text(index, names)
-    return f"({text})" if (index.is_Add or index.is_Mul) and index not in (names or {}) else text
+    return f"({text})" if (index.is_Add or index.is_Mul or index.is_Pow) and index not in (names or {}) else text
 
 
 def number_text(value, type: str) -> str:

@@ -229,3 +229,11 @@ def test_a_few_numbers_are_scanned_by_who_reads_them_and_whole_numbers_are_divid
     if device == "cuda":
         assert "__fdividef(" not in text.rpartition("namespace {")[2]
     check_text(folder_of(tmp_path, spec, GRID), text, tmp_path, device)
+
+
+def test_places_are_divided_by_squares_of_sizes(tmp_path):
+    """`pack / n * n` stood for `pack / (n * n)` in the version whose sizes are numbers of 64 bits."""
+    reference = "def reference(z):\n    return {'out': z.reshape(-1, z.shape[-1]).t().reshape(z.shape[-1], z.shape[0], z.shape[0])}\n"
+    tensors = {"z": "in n n c", "out": "out c n n"}
+    spec = made([{"n": n, "c": c} for n, c in ((3, 5), (4, 8), (2, 3))], devices=("cuda",), tensors=tensors)
+    check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
