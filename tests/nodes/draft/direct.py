@@ -21,6 +21,7 @@ from compiler import draft
 from compiler.draft.exported import NoDraft
 from compiler.draft.prelude import CPP_INCLUDES
 from harness.farside.forms import native_forward
+from harness.problems.host import HEADER as HOST_HEADER
 from harness.problems.host import host_source
 from tests.machine import LINKER
 
@@ -120,12 +121,15 @@ def agree_on_what_is_not_finite(eager, new, steps: int = 512, columns: int = 64)
 GCC = ["g++", "-std=c++17", "-O0", "-fopenmp", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Werror", *LINKER]
 
 
+HOST, IN_FRONT = HOST_HEADER.read_text(), "#ifndef __CUDA_ARCH__\n"
+
+
 @functools.cache
-def read_before(*command: str) -> tuple[list[str], tempfile.TemporaryDirectory]:
-    """Options with which that g++ has read the headers of a draft already: two thirds of a build; and the folder they are in."""
+def read_before(*command: str, host: bool = False) -> tuple[list[str], tempfile.TemporaryDirectory]:
+    """Options with which that g++ has read the headers of a draft already, and of its host: two thirds of a build; and the folder they are in."""
     folder = tempfile.TemporaryDirectory(prefix="draft-headers-")
     header = Path(folder.name) / "headers.h"
-    header.write_text(CPP_INCLUDES)
+    header.write_text(f"{CPP_INCLUDES}{HOST}\n#endif\n" if host else CPP_INCLUDES)
     subprocess.run([*command, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
     return ["-include", str(header)], folder
 
@@ -133,12 +137,13 @@ def read_before(*command: str) -> tuple[list[str], tempfile.TemporaryDirectory]:
 def library(source: str, device: str, folder: Path) -> ctypes.CDLL:
     name = hashlib.sha256(source.encode()).hexdigest()[:16]
     path = folder / f"{name}{'.cu' if device == 'cuda' else '.cpp'}"
-    path.write_text(source)
+    host = device == "cpu" and HOST in source
+    path.write_text(source.replace(HOST, IN_FRONT) if host else source)
     shared = path.with_suffix(".so")
     if device == "cuda":
         command = ["nvcc", "-std=c++17", "-O2", "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-arch=native"]
     else:
-        command = [*GCC, "-shared", *read_before(*GCC)[0]]
+        command = [*GCC, "-shared", *read_before(*GCC, host=host)[0]]
     done = subprocess.run([*command, "-o", str(shared), str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:3000] + source
     return ctypes.CDLL(str(shared))
