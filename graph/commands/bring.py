@@ -36,8 +36,13 @@ class BringCommand(Command):
     flag: Annotated[tuple[str, ...], Option("FLAG")] = ()
     """A compiler's flag that the engine's build gives, as --flag=-DSM=90; several by several --flag."""
 
+    trace: Annotated[Path | None, Option("TRACE")] = None
+    """A trace of torch's profiler with shapes: the sizes that its program calls the operator of that name with become workloads, weighted by calls."""
+
     def go(self) -> int:
         from graph.bringing import bring
+        from graph.bringing.names import bare_name
+        from graph.bringing.traces import add_workloads
         from graph.checking import check
         from kernels.catalog import KernelError
 
@@ -58,6 +63,8 @@ class BringCommand(Command):
             flags=self.flag,
         ):
             print(f"{'unsure':8}{sentence}", flush=True)
+        if self.trace is not None:
+            print(f"{'trace':8}{add_workloads(to, self.trace, self.function or bare_name(self.symbol))}", flush=True)
         faults = 0
         for line in check(
             str(to), None, lambda said: print(f"  {said} ...", file=sys.stderr) if sys.stderr.isatty() else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import run as door
+from graph.bringing.traces import add_workloads
 from graph.ranking import rank, short_name
+from kernels import catalog
 from kernels.catalog import KernelError
 
 
@@ -65,6 +68,29 @@ def test_what_can_be_gained_comes_first_and_a_collective_never(tmp_path: Path) -
     assert first.kernel == "silu_and_mul" and first.taken == "rules" and first.shapes == {"bfloat16[1024, 8192]": 2}
     assert found.rows[-1].name.startswith("nccl") and found.rows[-1].gain_us == 0.0
     assert next(row for row in found.rows if row.name.startswith("nvjet")).taken == "library"
+
+
+def test_calls_of_a_trace_become_workloads_with_weights(tmp_path: Path) -> None:
+    events: list[dict[str, object]] = []
+    for at, tokens in enumerate((1024, 16, 16, 7)):
+        shape = {"Input Dims": [[tokens, 8192], []], "Input type": ["c10::BFloat16", "Scalar"]}
+        events += [
+            _event("sgl::silu_and_mul", "cpu_op", 100 * at, 20, **{"External id": at + 1}, **shape),
+            _event(SILU, "kernel", 100 * at + 50, 10.0, **{"External id": at + 1}),
+        ]
+    folder, trace = tmp_path / "silu_and_mul", _trace(tmp_path, events)
+    shutil.copytree(catalog.load("silu_and_mul").folder, folder)
+    rows = [f"        Workload(axes={{'tokens': {n}, 'hidden': 4096}}, dtype='bfloat16')," for n in (16, 3)]
+    text = (folder / "spec.py").read_text()
+    text = text[: text.index("    workloads=(")] + "    workloads=(\n" + "\n".join(rows) + "\n    ),\n)\n"
+    (folder / "spec.py").write_text(text.replace("import ", "import Workload, ", 1))
+    assert add_workloads(folder, trace, "silu_and_mul").startswith("3 sizes of 4 calls of silu_and_mul are timed")
+    found = catalog.load(str(folder)).spec.workloads
+    assert [(w.axes["tokens"], w.weight, w.timed, w.held_out) for w in found] == [
+        (7, 1, True, False), (16, 2, True, True), (1024, 1, True, False), (3, None, False, False)
+    ]  # fmt: skip
+    with pytest.raises(KernelError, match="no call of other has the spec's shapes"):
+        add_workloads(folder, trace, "other")
 
 
 def test_who_can_write_a_kernel_is_what_the_compiler_has_forms_for(tmp_path: Path) -> None:

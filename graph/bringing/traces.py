@@ -1,0 +1,88 @@
+"""Workloads with weights from a trace of torch's profiler: the sizes that a program called the kernel with, as often as it did."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from graph.ranking import rank
+from kernels import catalog
+from kernels.catalog import KernelError
+from kernels.spec import Spec, expression
+
+MOST = 12
+"""Sizes that are taken, the most called first."""
+
+
+def add_workloads(folder: Path, trace: Path, operator: str) -> str:
+    """Put the sizes of that operator's calls into the folder's spec.py, with the number of calls as weights; those that were there are checked and no more
+    timed. One sentence on what was taken. Raises KernelError where no call fits."""
+    spec, calls, names = catalog.load(str(folder)).spec, Counter[tuple[tuple[tuple[str, int], ...], str]](), set[str]()
+    wanted = operator.rpartition("::")[2]
+    for row in rank(trace).rows:
+        names |= set(row.operators)
+        if wanted in {name.rpartition("::")[2] for name in (row.name, *row.operators)}:
+            for operands, count in row.shapes.items():
+                if (found := _sized(spec, operands)) is not None:
+                    calls[found] += count
+    if not calls:
+        seen = ", ".join(sorted(names)[:8]) or "no operator with shapes: record_shapes=True"
+        raise KernelError(f"{trace}: no call of {wanted} has the spec's shapes (it holds {seen})")
+    taken = calls.most_common(MOST)
+    text = (folder / "spec.py").read_text()
+    devices = re.search(r", devices=\([^)]*\)", text)
+    rows = []
+    by_size = sorted(
+        taken,
+        key=lambda one: sum(
+            spec.tensor_bytes(t, spec.workloads[0].model_copy(update={"axes": dict(one[0][0])})) for t in spec.tensors
+        ),
+    )
+    for at, ((axes, dtype), count) in enumerate(by_size):
+        held_out = ", held_out=True" if at % 3 == 1 and len(by_size) > 2 else ""
+        rows.append(
+            f"        Workload(axes={dict(axes)!r}, dtype={dtype!r}{devices[0] if devices else ''}, weight={count}{held_out}),"
+        )
+    before = [
+        re.sub(r", (held_out=True|timed=False)", "", line).replace("),", ", timed=False),")
+        for line in re.findall(r"^        Workload\(.*\),$", text, re.MULTILINE)
+    ]
+    known = {row.partition(", devices")[0].partition(", weight")[0] for row in rows}
+    rows += [line for line in before if line.partition(", devices")[0].partition(", timed")[0] not in known]
+    begin, end = text.index("    workloads=(\n"), text.rindex("    ),\n)")
+    (folder / "spec.py").write_text(text[:begin] + "    workloads=(\n" + "\n".join(rows) + "\n" + text[end:])
+    return f"{len(taken)} sizes of {sum(calls.values())} calls of {wanted} are timed, weighted by their calls{f'; {len(calls) - MOST} rarer ones are left out' if len(calls) > MOST else ''}"
+
+
+def _sized(spec: Spec, operands: str) -> tuple[tuple[tuple[str, int], ...], str] | None:
+    """(axes, dtype) by which these operands, as `bfloat16[64, 4096] bfloat16[4096]`, are the spec's tensors, or its inputs, in order; None where they are not."""
+    given = [
+        (kind, tuple(map(int, filter(None, shape.split(", ")))))
+        for kind, shape in re.findall(r"(\w+)\[([\d, ]*)\]", operands)
+    ]
+    for tensors in (spec.tensors, spec.inputs):
+        if len(tensors) != len(given) or any(
+            len(t.shape) != len(shape) for t, (_, shape) in zip(tensors, given, strict=True)
+        ):
+            continue
+        pairs = [
+            pair for t, (_, shape) in zip(tensors, given, strict=True) for pair in zip(t.shape, shape, strict=True)
+        ]
+        axes = {extent: size for extent, size in pairs if extent in spec.axes}
+        axes |= {axis: size for axis, size in (_solved(spec, *pair) for pair in pairs) if axis and axis not in axes}
+        dtype = next((kind for t, (kind, _) in zip(tensors, given, strict=True) if t.dtype == "T"), spec.dtypes[0])
+        if axes.keys() != set(spec.axes) or dtype not in spec.dtypes or not all(axes.values()):
+            continue
+        if all(spec.shape(t, axes) == shape for t, (_, shape) in zip(tensors, given, strict=True)):
+            return tuple((axis, axes[axis]) for axis in spec.axes), dtype
+    return None
+
+
+def _solved(spec: Spec, extent: str, size: int) -> tuple[str, int]:
+    """(axis, size) of an extent such as 2*hidden, linear in one axis; ("", 0) where it is another."""
+    mentioned = [axis for axis in spec.axes if re.search(rf"\b{axis}\b", extent)]
+    if len(mentioned) != 1:
+        return "", 0
+    base, one = (expression(extent, {mentioned[0]: n}) for n in (0, 1))
+    return (mentioned[0], (size - base) // (one - base)) if one > base else ("", 0)
