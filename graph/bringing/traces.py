@@ -1,9 +1,11 @@
-"""Workloads with weights from a trace of torch's profiler: the sizes that a program called the kernel with, as often as it did."""
+"""Workloads with weights from a trace of torch's profiler, or SGLang's log of its kernels: the sizes that a program called the kernel with, as often as
+it did."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from graph.ranking import rank
@@ -20,10 +22,10 @@ def add_workloads(folder: Path, trace: Path, operator: str) -> str:
     timed. One sentence on what was taken. Raises KernelError where no call fits."""
     spec, calls, names = catalog.load(str(folder)).spec, Counter[tuple[tuple[tuple[str, int], ...], str]](), set[str]()
     wanted = operator.rpartition("::")[2]
-    for row in rank(trace).rows:
-        names |= set(row.operators)
-        if wanted in {name.rpartition("::")[2] for name in (row.name, *row.operators)}:
-            for operands, count in row.shapes.items():
+    for called, shapes in _calls(trace):
+        names |= called
+        if wanted in {re.split(r"::|\.", name)[-1] for name in called}:
+            for operands, count in shapes.items():
                 if (found := _sized(spec, operands)) is not None:
                     calls[found] += count
     if not calls:
@@ -53,6 +55,28 @@ def add_workloads(folder: Path, trace: Path, operator: str) -> str:
     begin, end = text.index("    workloads=(\n"), text.rindex("    ),\n)")
     (folder / "spec.py").write_text(text[:begin] + "    workloads=(\n" + "\n".join(rows) + "\n" + text[end:])
     return f"{len(taken)} sizes of {sum(calls.values())} calls of {wanted} are timed, weighted by their calls{f'; {len(calls) - MOST} rarer ones are left out' if len(calls) > MOST else ''}"
+
+
+LOGGED = "SGLang Kernel API Call: "
+"""Before the name of a call in SGLang's log (SGLANG_KERNEL_API_LOGLEVEL=3, SGLANG_KERNEL_API_LOGDEST=FILE)."""
+
+
+def _calls(trace: Path) -> Iterator[tuple[set[str], Counter[str]]]:
+    """(names of what was called, its operands as `bfloat16[64, 4096]` -> calls). Raises KernelError."""
+    try:
+        text = trace.read_bytes()
+    except OSError as error:
+        raise KernelError(f"{trace} cannot be read: {error.strerror}") from None
+    if LOGGED.encode() not in text:
+        yield from (({row.name, *row.operators}, row.shapes) for row in rank(trace).rows)
+        return
+    shapes: dict[str, Counter[str]] = {}
+    for call in text.decode(errors="replace").split(LOGGED)[1:]:
+        name, _, given = call.partition("\n")
+        tensors = re.findall(r"shape=\(([\d, ]*)\)\s+dtype=torch\.(\w+)", given.partition("\nOutput:")[0])
+        operands = " ".join(f"{kind}[{shape.rstrip(', ')}]" for shape, kind in tensors)
+        shapes.setdefault(name.strip(), Counter())[operands] += 1
+    yield from (({name}, found) for name, found in shapes.items())
 
 
 def _sized(spec: Spec, operands: str) -> tuple[tuple[tuple[str, int], ...], str] | None:

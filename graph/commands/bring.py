@@ -37,7 +37,8 @@ class BringCommand(Command):
     """A compiler's flag that the engine's build gives, as --flag=-DSM=90; several by several --flag."""
 
     trace: Annotated[Path | None, Option("TRACE")] = None
-    """A trace of torch's profiler with shapes: the sizes that its program calls the operator of that name with become workloads, weighted by calls."""
+    """A trace of torch's profiler with shapes, or SGLang's log of its kernels: the sizes that its program calls the operator of that name with become
+    workloads, weighted by calls."""
 
     def go(self) -> int:
         from graph.bringing import bring

@@ -91,6 +91,14 @@ def test_calls_of_a_trace_become_workloads_with_weights(tmp_path: Path) -> None:
     ]  # fmt: skip
     with pytest.raises(KernelError, match="no call of other has the spec's shapes"):
         add_workloads(folder, trace, "other")
+    log = tmp_path / "sglang.log"
+    call = (
+        "[2026-11-27 12:00:00] SGLang Kernel API Call: sgl_kernel.silu_and_mul\nPositional input arguments:\n  arg[0]=Tensor(\n"
+        "    shape=(48, 8192)\n    dtype=torch.bfloat16\n    device=cuda:0\n  )\nOutput:\n  return=Tensor(\n    shape=(48, 4096)\n    dtype=torch.bfloat16\n"
+    )
+    log.write_text(call * 5)
+    assert add_workloads(folder, log, "silu_and_mul").startswith("1 sizes of 5 calls")
+    assert [(w.axes["tokens"], w.weight) for w in catalog.load(str(folder)).spec.workloads if w.timed] == [(48, 5)]
 
 
 def test_who_can_write_a_kernel_is_what_the_compiler_has_forms_for(tmp_path: Path) -> None:
