@@ -333,7 +333,8 @@ def rows_function(
             for member in here:
                 if all(member is not group.maximum for group in groups):
                     folded = text.fold_names[member]
-                    call = f"team_reduce<Threads, Team, Split>({folded}, {_typed(text, member)}, {text.join(member)})"
+                    none = f"static_cast<{text.fold_type(member)}>({text.identity(member)})"
+                    call = f"team_reduce<Threads, Team, Split>({folded}, {none}, {text.join(member)})"
                     top.line(f"{folded} = {call};")
             for group in groups:
                 own = print_results(text, top, group, resident)
@@ -390,10 +391,6 @@ def finish_function(
     )
 
 
-def _typed(text: Text, member: Member) -> str:
-    return f"static_cast<{text.fold_type(member)}>({text.identity(member)})"
-
-
 def row_stores(text: Text, top: Scope, stores: list[StoreStatement], who: str) -> None:
     """What is written once a row, in a block that `who` opens."""
     if not stores:
@@ -436,12 +433,14 @@ def _ahead(
     numbers = load_numbers(text, top, loads, roots, "Items")
     if windows or numbers:
         place = f"(static_cast<{text.wide}>(block) * Items + item) * Threads + threadIdx.x"
-        top.lines += [
-            "    #pragma unroll", "    for (int item = 0; item < Items; ++item) {",
-            f"        const {text.wide} {pack} = {place};", f"        if ({pack} < {end}) {{",
-            *indent(text.pack_opening(), 3), *loads.lines, "        }", "    }",
-        ]  # fmt: skip
+        top.lines += _over_items(text.wide, pack, place, end, [*indent(text.pack_opening(), 3), *loads.lines])
     return found, numbers
+
+
+def _over_items(wide: str, pack: str, place: str, end: str, lines: list[str]) -> list[str]:
+    """The lines for each of a thread's packs."""
+    head = [f"        const {wide} {pack} = {place};", f"        if ({pack} < {end}) {{"]
+    return ["    #pragma unroll", "    for (int item = 0; item < Items; ++item) {", *head, *lines, "        }", "    }"]
 
 
 MOST_UNROLLED = 8
@@ -472,8 +471,8 @@ def elements_function(
     loops = [f"for ({wide} {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{" for loop, size in kernel.inner]
     inside = [store for store in stores if loops and not store.per_row]
     stores = [store for store in stores if store not in inside]
-    final = max((store.stage for store in inside), default=-1)
-    final = max([final, *(m.stage for m in folds)]) if inside else final  # nothing is read after it was written
+    # Nothing is read after it was written.
+    final = max(*(s.stage for s in inside), *(m.stage for m in folds), -1) if inside else -1
     for stage in sorted({*(m.stage for m in folds), *([final] if inside else [])}):
         here = [m for m in folds if m.stage == stage]
         written = inside if stage == final else []
@@ -496,11 +495,6 @@ def elements_function(
     at = f"(static_cast<{wide}>(block) * Items + item) * Threads + threadIdx.x"
     if row is not None and not (loaded or numbers):
         at = f"turned_in_rows({at}, {end}, {text.index_names.get(row) or index_text(row)})"
-    top.lines += [
-        "    #pragma unroll",
-        "    for (int item = 0; item < Items; ++item) {",
-        f"        const {wide} {pack} = {at};",
-        f"        if ({pack} < {end}) {{", *body.lines, "        }", "    }",
-    ]  # fmt: skip
+    top.lines += _over_items(wide, pack, at, end, body.lines)
     head = ("template <int Threads, int Items>", "__device__ __forceinline__ void")
     return finish_function(text, name, head, parameters, arguments, top, mark, roots, stores, first="unsigned block")
