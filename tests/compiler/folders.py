@@ -83,6 +83,11 @@ def built(text: str, folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "candidate.so"))
 
 
+def every_size(spec: Spec) -> list[str]:
+    """What `check_text` is told so that sizes of many elements are computed too."""
+    return [f"{w.dtype}:{','.join(f'{axis}={size}' for axis, size in w.axes.items())}" for w in spec.workloads]
+
+
 def check_text(
     kernel: Kernel, text: str, folder: Path, device: str = "cuda", offsets: Sequence[int] = (0, 1), sized: Sequence[str] = (), **told: str
 ) -> None:  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from compiler.compile import Meaning, source
 from compiler.evaluate import check
 from compiler.streams import StreamKernel
-from tests.compiler.folders import check_text, folder_of, made
+from tests.compiler.folders import check_text, every_size, folder_of, made
 
 SPEC = made(
     [
@@ -126,5 +126,5 @@ def reference(query, keys, values, lengths, scale):
         text,
         tmp_path,
         offsets=(0,),
-        sized=[f"{dtype}:{w.label.partition(' ')[2].replace(' ', ',')}" for w in spec.workloads],
+        sized=every_size(spec),
     )

@@ -8,7 +8,7 @@ from compiler.compile import Meaning, source
 from compiler.defaults import ScheduleDefaults, schedule, with_numbers
 from compiler.legal import IllegalSchedule, check_schedule
 from compiler.schedule import Turned, read_head
-from tests.compiler.folders import check_text, folder_of, made
+from tests.compiler.folders import check_text, every_size, folder_of, made
 
 SIZES = ({"n": 2, "c": 40, "s": 72}, {"n": 1, "c": 19, "s": 33}, {"n": 2, "c": 67, "s": 16})
 TURNED = {
@@ -64,7 +64,7 @@ def test_what_goes_across_is_right_in_the_emulation(form, dtype, tmp_path):
         form in BY_TILES,
         form in BY_ROWS,
     )
-    check_text(kernel, text, tmp_path)
+    check_text(kernel, text, tmp_path, sized=every_size(kernel.spec))
 
 
 @pytest.mark.parametrize("along", [16, 32, 128])
@@ -129,9 +129,7 @@ def test_rows_that_lie_apart_are_whole_in_a_block_that_has_room_for_them(form, t
     kernel = folder_of(tmp_path, spec, f'import torch\n\n\ndef reference({names}):\n    return {{"out": {value}}}\n')
     text = text_of(kernel)
     assert sketches(text, "float16") == ["row_tiles"]
-    check_text(
-        kernel, text, tmp_path, sized=["float16:" + ",".join(f"{a}={n}" for a, n in one.items()) for one in sizes]
-    )
+    check_text(kernel, text, tmp_path, sized=every_size(spec))
     older = source(kernel.spec, (kernel.folder / "reference.py").read_text(), "sm_80")
     assert "row_tiles" not in older, "its blocks have less shared memory"
 
