@@ -67,8 +67,8 @@ class Phase:
     """Of a scan or a reduction: (what else is stored of each result, where, its value)."""
     room: int = 0
     """Of rows that are added where numbers say: how many that go to one place are summed by whoever writes it; 0: each is added to memory."""
-    adds: bool = False
-    """Of such rows, whether they go to what is there before."""
+    begin: tuple[Index, Index, Expr] | None = None
+    """Of such rows, (a place, an element of its row, what is there before)."""
     is_read: bool = True
     """Whether its result itself is stored."""
 
@@ -79,7 +79,13 @@ class Phase:
     @property
     def roots(self) -> list[Expr]:
         more = (self.by and self.by[0], self.when, self.rank)
-        return [self.value, *(one for one in more if one is not None), *(value for _, _, value in self.followers)]
+        begin = [] if self.begin is None else [self.begin[2]]
+        return [
+            self.value,
+            *(one for one in more if one is not None),
+            *begin,
+            *(value for _, _, value in self.followers),
+        ]
 
     @property
     def stores(self) -> list[tuple[Buffer, Index, Expr]]:

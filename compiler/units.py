@@ -8,7 +8,7 @@ import sympy
 
 from compiler.apart import BLOCK_ELEMENTS_A_SECOND, ELEMENTS_A_SECOND, LAUNCH_S
 from compiler.draft.expressions import symbols_of
-from compiler.draft.index import Index, product
+from compiler.draft.index import Index, product, unflatten
 from compiler.draft.tensors import Buffer, Definition, NoDraft
 from compiler.kernel import PHASES, PackedKernel
 from compiler.phases import FOLDS, SCANS, SCATTERS, SORTS, Phase, PhasesKernel, _member_of, _phase, _placed
@@ -74,14 +74,19 @@ def phases_alone(program: SelectedProgram, sizes: dict[sympy.Symbol, int]) -> di
         together = [before, definition] if before is not None and number else [definition]
         program.definitions = [d for d in program.definitions if d is definition or d not in together]
         phases = [_phase(program, one, sympy.S.Zero, sympy.S.One) for one in together]
-        rows = _rows_of(program, definition, sizes) if before is not None else None
+        rows = _rows_of(program, definition, sizes) if before is not None and before.kind == "map" else None
         kernel = PhasesKernel(
             (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definition.order, phases=[p for p in phases if p]
         )
         kernel.members = [_member_of(phase) for phase in kernel.phases]
-        if rows is not None:
-            rows.adds = not (number and together[0].element(ranges.probe(together[0].ranges)).args[0] == 0)
-            kernel.phases = [*kernel.phases[: len(together) - 1], rows] if rows.adds else [rows]
+        if rows is not None and rows.begin is not None and before is not None:
+            place, along, _ = rows.begin
+            at = unflatten(sympy.expand(place * rows.inner_end + along), before.ranges, ranges)
+            rows.begin = place, along, before.element(at)
+            program.definitions = [d for d in program.definitions if d is not before]
+            both = [_phase(program, one, sympy.S.Zero, sympy.S.One) for one in (before, definition)]
+            kernel.members = [_member_of(phase) for phase in both if phase is not None]
+            kernel.phases = [rows]
         found[definition] = kernel
     return found
 
@@ -108,7 +113,15 @@ def _rows_of(program: SelectedProgram, definition: Definition, sizes: dict[sympy
     if length < LONG_ROW or rows * length < MANY_ADDED or room > MOST_ROOM:
         return None
     phase.room = room
-    return phase
+    place_at = [
+        program.ranges.variable(program.name(word), end)
+        for word, end in (
+            ("place", sympy.cancel(definition.outs[0].elements / phase.inner_end)),
+            ("along", phase.inner_end),
+        )
+    ]
+    phase.begin = (place_at[0], place_at[1], phase.value)
+    return phase if all(one.is_Symbol for one in place_at) else None
 
 
 LONG_ROW, MANY_ADDED, MOST_ROOM = 32, 1 << 20, 64

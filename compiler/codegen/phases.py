@@ -279,12 +279,16 @@ def _summed(text: Text, phase: Phase, ends: str) -> list[str]:
     assert phase.by is not None
     place = f"static_cast<int64_t>({_bare(printer.text(phase.by[0], scope))})"
     before, value = print_lines(text, phase.value)
+    assert phase.begin is not None
+    first, begin = print_lines(text, phase.begin[2])
+    named = ", ".join(f"[[maybe_unused]] {text.wide} {one}" for one in phase.begin[:2])
     parts = [
+        _lambda(named, first, text.stored_text(out, begin)),
         _lambda(f"{text.wide} {phase.outer}", scope.lines, place if when is None else f"{when} ? {place} : -1"),
         _lambda(_given(text, phase), before, text.stored_text(out, value)),
     ]
     width = 4 if _is_multiple(phase.inner_end, 4) else 1
-    how = f"{text.wide}, {phase.room}, {str(phase.adds).lower()}, {width}"
+    how = f"{text.wide}, {phase.room}, {width}"
     places = index_text(sympy.cancel(out.elements / phase.inner_end))
     return _ended(f"phase_add_rows<{how}>({ends}, {text.pointer(out)}, {places}, ", parts)
 

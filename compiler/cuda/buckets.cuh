@@ -12,12 +12,12 @@ __device__ __forceinline__ int64_t count_up(int64_t* count) {
     return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(count), 1ull));
 }
 
-// to[place(row) * inner + at] is, or with `Adds` grows by, the sum of value(row, at): step 0 counts nothing yet, step 1 puts the numbers of rows
+// to[place * inner + at] becomes begin(place, at) and the sum of value(row, at) of the rows that go there: step 0 counts nothing yet, step 1 puts the numbers of rows
 // into the places' buckets, step 2 sums those of a bucket, whose loads wait for none another, step 3 adds rows that found no room one by one.
-template <typename Row, int Room, bool Adds, int Width, typename Span, typename Place, typename Value>
-__device__ __forceinline__ void phase_add_rows(Span span, int64_t rows, int64_t inner, float* to, int64_t places, Place place, Value value) {
+template <typename Row, int Room, int Width, typename Span, typename Begin, typename Place, typename Value>
+__device__ __forceinline__ void phase_add_rows(Span span, int64_t rows, int64_t inner, float* to, int64_t places, Begin begin, Place place, Value value) {
     if (!span.spread) {
-        for_pairs<1>(span, 1, Adds ? 0 : places * inner, [=](int64_t, int64_t at) { to[at] = 0.0f; });
+        for_pairs<1>(span, places, inner, [=](int64_t wanted, int64_t at) { to[wanted * inner + at] = begin(wanted, at); });
         for_pairs<1>(span, rows, inner, [=](int64_t row, int64_t at) {
             const int64_t wanted = place(row);
             if (wanted >= 0) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void phase_add_rows(Span span, int64_t rows, int64_t 
                 float sums[Width];
 #pragma unroll
                 for (int lane = 0; lane < Width; ++lane) {
-                    sums[lane] = Adds ? to[wanted * inner + at + lane] : 0.0f;
+                    sums[lane] = begin(wanted, at + lane);
                 }
                 for (int first = 0; first < count; first += kAhead) {
                     float values[kAhead][Width];
