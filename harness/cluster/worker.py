@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import os
 import pickle
 import shutil
@@ -370,6 +371,8 @@ def run(orders: Orders, security: Security | None) -> None:
         with suppress(ImportError):  # `look` says so
             pytorch.begin_workers()  # it imports torch meanwhile; a first problem would wait for that
     here.look()
+    gc.freeze()
+    gc.enable()
     threading.Thread(target=here.watch, name="stall", daemon=True).start()
 
     async def serve() -> None:
