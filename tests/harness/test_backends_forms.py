@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import backends
-from harness.backends import stable_abi, tvm_ffi
+from harness.backends import cpu, python_module, stable_abi, torch_extension, tvm_ffi
 from harness.evaluate import Evaluator
 from harness.records import Outcome
 from harness.store import Store
@@ -45,15 +45,55 @@ void silu_and_mul(torch::stable::Tensor& out, const torch::stable::Tensor& input
     rows_of(static_cast<const float*>(input.const_data_ptr()), static_cast<float*>(out.mutable_data_ptr()), out.size(0), out.size(1));
 }}
 """
+PLAIN = f"""#include <cmath>
+#include <cstdint>
+{ROWS}
+extern "C" void silu_and_mul_float32(const float* input, float* out, int64_t tokens, int64_t hidden) {{ rows_of(input, out, tokens, hidden); }}
+"""
+TORCH = f"""#include <torch/extension.h>
+#include <cmath>
+{ROWS}
+void silu_and_mul(at::Tensor input, at::Tensor out, int64_t tokens, int64_t hidden) {{
+    rows_of(input.data_ptr<float>(), out.data_ptr<float>(), tokens, hidden);
+}}
+"""
+PYTHON = """import numpy as np
+
+
+def silu_and_mul(input, out, tokens, hidden):
+    gate, up = np.split(input.numpy(), 2, -1)
+    out.numpy()[:] = gate / (1 + np.exp(-gate)) * up
+"""
 FORMS = {
     "tvm_ffi": (tvm_ffi, TVM_FFI, {"binding": {"float32": "SiluAndMul<float>::run"}}),
     "stable_abi": (stable_abi, STABLE, {}),
 }
+ALL_FORMS = FORMS | {
+    "cpu": (cpu, PLAIN, {}),
+    "torch_extension": (torch_extension, TORCH, {}),
+    "python_module": (python_module, PYTHON, {}),
+}
+ON_A_GPU = {"cuda", "cute_dsl", "model_new"}
+"""cuda: the text of `cpu` by nvcc; cute_dsl: test_backends_cute_dsl.py; model_new: a form of python_module's."""
+
+
+def test_each_form_is_in_the_contract() -> None:
+    files = {path.stem for path in Path(cpu.__file__).parent.glob("*.py")} - {"__init__"}
+    assert files == ALL_FORMS.keys() | ON_A_GPU
 
 
 @pytest.fixture(params=sorted(FORMS))
 def form(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str, Evaluator]]:
-    module, text, settings = FORMS[request.param]
+    yield from in_form(request.param, tmp_path)
+
+
+@pytest.fixture(params=sorted(ALL_FORMS))
+def any_form(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str, Evaluator]]:
+    yield from in_form(request.param, tmp_path)
+
+
+def in_form(name: str, tmp_path: Path) -> Iterator[tuple[str, str, Evaluator]]:
+    module, text, settings = ALL_FORMS[name]
     if reason := module.why_unavailable():
         pytest.skip(reason)
     kernel = catalog.load("silu_and_mul")
@@ -63,13 +103,15 @@ def form(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, 
         update={"workloads": tuple(kept), "dtypes": ("float32",), "build": kernel.spec.build.model_validate(settings)}
     )
     with Evaluator(replace(kernel, spec=spec), "cpu", Store(tmp_path / "store")) as evaluator:
-        yield request.param, text, evaluator
+        yield name, text, evaluator
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_host_function_in_its_engines_form_is_right_and_a_wrong_one_is_not(form: tuple[str, str, Evaluator]) -> None:
-    name, text, evaluator = form
+def test_a_host_function_in_its_engines_form_is_right_and_a_wrong_one_is_not(
+    any_form: tuple[str, str, Evaluator],
+) -> None:
+    name, text, evaluator = any_form
     build = evaluator.build(evaluator.store.put(text))
     assert build.ok and build.backend == name, build.log
     verdict = evaluator.verify(build)
