@@ -7,17 +7,18 @@ from collections.abc import Callable
 import sympy
 
 from compiler.draft.expressions import Expr, all_of, cast, compare, constant, index_value, masked, symbols_of
+from compiler.draft.index import Ranges
 from compiler.draft.tensors import Position, Value
 from compiler.indexing import _put_in
 
 
-def read_of_one_hot(source: Value, axis: int, read) -> Callable[[Position], Expr] | None:
+def read_of_one_hot(ranges: Ranges, source: Value, axis: int, read) -> Callable[[Position], Expr] | None:
     """What a sum along an axis is of whose elements all but one are zero, the one where a number says; None where they are not.
 
     Numbers that are multiplied by zeros are integers: of floats, infinity would be no number.
     """
-    at = [sympy.Symbol(f"read{n}", integer=True, nonnegative=True) for n in range(len(source.shape))]
-    if _one_of(read(at), at[axis]) is None:
+    at = ranges.probe(source.shape)
+    if not at[axis].is_Symbol or _one_of(read(at), at[axis]) is None:
         return None
     size = source.shape[axis]
 

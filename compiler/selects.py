@@ -170,7 +170,7 @@ class SelectedProgram(Program):
         folded = {axis % len(source.shape) for axis in axes}
         count: sympy.Expr = product(source.shape[axis] for axis in folded)
         only_axis = next(iter(folded)) if len(folded) == 1 else None
-        one = read_of_one_hot(source, only_axis, read) if kind == "sum" and only_axis is not None else None
+        one = read_of_one_hot(self.ranges, source, only_axis, read) if kind == "sum" and only_axis is not None else None
         if one is not None:
             kept = [size for axis, size in enumerate(source.shape) if axis != only_axis]
             return [self.formula(kept, dtypes[0], lambda p: cast(one(p), COMPUTED[dtypes[0]]), source.origin)]
