@@ -115,8 +115,9 @@ def test_what_goes_through_memory_is_kernels_of_the_grid_beside_others_in_packs(
 @pytest.mark.parametrize("reference", [WHOLE, SEGMENTS])
 def test_what_the_grid_shares_is_right_in_kernels_of_its_own(reference, tmp_path, monkeypatch):
     monkeypatch.setattr(apart, "SPREAD_ELEMENTS", 0)
+    reference += "# of another text, whose source is not remembered\n"
     sizes = [{"segments": s, "total": t, "cols": c} for s, t, c in ((3, 70, 5), (40, 33, 1), (2, 900, 8))]
-    segments = folder_of(tmp_path, made(sizes, tensors=SEGMENT_TENSORS), SEGMENTS) if reference == SEGMENTS else None
+    segments = folder_of(tmp_path, made(sizes, tensors=SEGMENT_TENSORS), reference) if SEGMENTS in reference else None
     kernel = segments or kernel_of(tmp_path, reference, ((3, 9), (40, 16)))
     text = source(kernel.spec, reference)
     assert "_elements_" in text
