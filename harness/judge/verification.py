@@ -44,8 +44,13 @@ NO_MORE_THREADS = "Resource temporarily unavailable"
 """What a C++ thread says that cannot be started."""
 
 
-def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Workload, ...]) -> Verdict:
-    """The verdict on a build by those workloads: PASSED with checks and no timings, or what is wrong with it."""
+def verify_build(
+    session: EvaluationSession, build: Build, workloads: tuple[Workload, ...], *, apart: bool = False
+) -> Verdict:
+    """The verdict on a build by those workloads: PASSED with checks and no timings, or what is wrong with it.
+
+    `apart`: in a process of its own, whatever it is: what fails in that of others is asked once more.
+    """
     start = time.perf_counter()
     made: list[Check] = []
     warnings: tuple[str, ...] = ()
@@ -56,7 +61,7 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
             raise WorkerFailure(Outcome.COMPILE_ERROR, first_error(build.log))
         session.pool.only(build.candidate)
         session.compile_ahead(build, workloads, beyond=partial(_crossed, session, workloads))
-        beside = session.pool.begin_beside(build)
+        beside = not apart and session.pool.begin_beside(build)
         worker = session.pool.get(build)
         _entries(session, worker, workloads)
         with session.pool.guarding_memory(build.candidate):
@@ -92,6 +97,8 @@ def verify_build(session: EvaluationSession, build: Build, workloads: tuple[Work
     finally:
         if beside:
             session.pool.drop(build.candidate)
+    if beside and outcome is not Outcome.PASSED:
+        return verify_build(session, build, workloads, apart=True)
     degenerate = session.rules.degenerate()
     return conclude(
         session, build, outcome, reason, checks=tuple(made), warnings=warnings, notes=notes, degenerate=degenerate,

@@ -607,6 +607,24 @@ def test_a_model_that_cannot_be_loaded_beside_the_references_is_checked_in_its_o
         assert evaluator.verify(eager).passed and evaluator.kernel.box.apart
 
 
+def test_what_fails_in_the_process_of_the_references_is_checked_once_more_in_its_own(
+    opened, tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr(box, "SHARED_ON", ("cpu",))
+    with Evaluator(opened(SMALL), "cpu", Store(tmp_path)) as evaluator:
+        evaluator.cases.get(evaluator.suite()[0], distributions(evaluator.spec, {})[0], {})
+        request, failed = box.EagerBeside.request, []
+
+        def failing(self, message, **how):
+            if message["op"] == "call" and not failed:
+                failed.append(message)
+                message = message | {"op": "nothing"}
+            return request(self, message, **how)
+
+        monkeypatch.setattr(box.EagerBeside, "request", failing)
+        assert evaluator.verify(evaluator.build(evaluator.store.put(evaluator.kernel.text))).passed and failed
+
+
 def test_a_reference_that_does_not_fit_is_asked_again_with_the_other_gone(opened, monkeypatch):
     problem = opened(SMALL)
     inputs = {"input_0": torch.rand(problem.spec.shape(problem.spec.inputs[0], problem.spec.workloads[0].axes))}
