@@ -197,4 +197,7 @@ def test_a_worker_that_waits_is_the_next_one_and_another_is_begun_in_its_place(
 def test_triton_is_told_to_interpret_before_torch_imports_it():
     """torch._dynamo imports it: its own functions (tl.max) are made for a compiler then, and no interpreted kernel may call them."""
     server = fork_server.get_fork_server("cpu", libraries=True)
-    assert b"TRITON_INTERPRET=1" in Path(f"/proc/{server.process.pid}/environ").read_bytes().split(b"\0")
+    found = b""
+    while not found and server.alive:  # the kernel says nothing of a process whose program it is just loading
+        found = Path(f"/proc/{server.process.pid}/environ").read_bytes()
+    assert b"TRITON_INTERPRET=1" in found.split(b"\0")
