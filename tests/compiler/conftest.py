@@ -9,13 +9,17 @@ from compiler.frontend import Traced
 from compiler.program import KernelProgram
 from kernels.spec import Spec
 
+traces: dict[tuple[str, str, str], Traced] = {}
+programs: dict[tuple[object, ...], KernelProgram] = {}
 
-@pytest.fixture(scope="package", autouse=True)
-def references_followed_once() -> Iterator[None]:
+
+@pytest.fixture(autouse=True)
+def references_followed_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """A trace and what is lowered of it are half of a small text's compilation. Nothing that comes later changes either: a Meaning, too,
-    makes all of its texts of one."""
-    traces: dict[tuple[str, str, str], Traced] = {}
-    programs: dict[tuple[object, ...], KernelProgram] = {}
+    makes all of its texts of one. A test that patches something may patch what they depend on."""
+    if "monkeypatch" in request.fixturenames:
+        yield
+        return
     trace, lower = compiling.trace, compiling.lower_program
 
     def trace_once(spec: Spec, reference: str, dtype: str) -> Traced:
