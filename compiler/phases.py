@@ -25,7 +25,7 @@ from compiler.draft.expressions import (
     replace_indices,
     symbols_of,
 )
-from compiler.draft.index import FloorDiv, Index, Modulo, Ranges, _split, divide, flatten, joined, product, unflatten
+from compiler.draft.index import Index, Ranges, _split, divide, flatten, index_is_divided, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition
 from compiler.kernel import PHASES, PackedKernel
@@ -120,14 +120,15 @@ def divides(kernel: PhasesKernel) -> bool:
         *indices_of([root for p in kernel.phases for root in p.roots]),
         *(at for p in kernel.phases for at in p.places),
     ]
-    return any(index.has(FloorDiv, Modulo) for index in indices)
+    return index_is_divided(indices)
 
 
-def _member_of(phase: Phase) -> Member:
+def member_of(phase: Phase) -> Member:
+    """The phase as a kernel's member."""
     return Member(phase.definition, phase.value, 0, list(phase.places), False, phase.by, phase.when)
 
 
-def _placed(
+def place_phases(
     program, definitions, outputs: set[Buffer], inout: set[str], lead: Sequence[Index], repeats: bool
 ) -> PhasesKernel | None:
     """The kernel whose units are the elements of the axes `lead`; None where one would need what another makes. `repeats`: what lacks some of
@@ -141,7 +142,7 @@ def _placed(
         own = None if own is None or outputs & set(definition.outs) else own
         owner = unit if own is None else divide(unit, product(lead[own:]), program.ranges) if own else sympy.S.Zero
         owners |= dict.fromkeys(definition.outs, owner)
-        phase = _phase(program, definition, owner, units if own is None else product(lead[:own]))
+        phase = phase_of(program, definition, owner, units if own is None else product(lead[:own]))
         if phase is None:
             return None
         phases.append(phase)
@@ -167,7 +168,7 @@ def _placed(
     begins = {out: sympy.expand(owners[out] * count) for out, count in each.items()}
     for buffer in held:  # as computed, not as an input is stored
         buffer.dtype = torch.float32 if buffer.dtype.is_floating_point and buffer.dtype.itemsize < 4 else buffer.dtype
-    members = [_member_of(phase) for phase in phases]
+    members = [member_of(phase) for phase in phases]
     if unit != 0:
         for phase in phases:
             _in_own_memory(phase, held, begins)
@@ -194,8 +195,8 @@ def _own_lead(definition: Definition, lead: Sequence[Index]) -> int | None:
     return next((n for n, size in enumerate(lead) if n >= most or definition.ranges[n] != size), None)
 
 
-def _phase(program, definition: Definition, unit: Index, units: Index, first: int | None = None) -> Phase | None:
-    """`first`: the axis from which on all are inner ones."""
+def phase_of(program, definition: Definition, unit: Index, units: Index, first: int | None = None) -> Phase | None:
+    """What a unit does of a definition; None where units do not divide it. `first`: the axis from which on all are inner ones."""
     ranges, kind, sizes = program.ranges, definition.kind, definition.ranges
     lead = next((n for n in range(len(sizes) + 1) if sympy.expand(product(sizes[:n]) - units) == 0), None)
     if lead is not None and any(axis < lead for axis in definition.reduced):

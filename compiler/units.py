@@ -11,7 +11,7 @@ from compiler.draft.expressions import symbols_of
 from compiler.draft.index import Index, product, unflatten
 from compiler.draft.tensors import Buffer, Definition, NoDraft
 from compiler.kernel import PHASES, PackedKernel
-from compiler.phases import FOLDS, SCANS, SCATTERS, SORTS, Phase, PhasesKernel, _member_of, _phase, _placed
+from compiler.phases import FOLDS, SCANS, SCATTERS, SORTS, Phase, PhasesKernel, member_of, phase_of, place_phases
 from compiler.selects import SelectedProgram
 
 
@@ -27,7 +27,7 @@ def phases_of(
     most = min(first.reduced, default=max(0, len(first.ranges) - 1))
 
     def placed(lead: Sequence[Index], repeats: bool = False) -> PhasesKernel | None:
-        return _placed(program, definitions, outputs, inout, lead, repeats)
+        return place_phases(program, definitions, outputs, inout, lead, repeats)
 
     leads = [first.ranges[:count] for count in range(most, -1, -1)]
     found = next((one for lead in leads if (product(lead) == 1) == (not lead) and (one := placed(lead))), None)
@@ -73,19 +73,19 @@ def phases_alone(program: SelectedProgram, sizes: dict[sympy.Symbol, int]) -> di
         )
         together = [before, definition] if before is not None and number else [definition]
         program.definitions = [d for d in program.definitions if d is definition or d not in together]
-        phases = [_phase(program, one, sympy.S.Zero, sympy.S.One) for one in together]
+        phases = [phase_of(program, one, sympy.S.Zero, sympy.S.One) for one in together]
         rows = _rows_of(program, definition, sizes) if before is not None and before.kind == "map" else None
         kernel = PhasesKernel(
             (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definition.order, phases=[p for p in phases if p]
         )
-        kernel.members = [_member_of(phase) for phase in kernel.phases]
+        kernel.members = [member_of(phase) for phase in kernel.phases]
         if rows is not None and rows.begin is not None and before is not None:
             place, along, _ = rows.begin
             at = unflatten(sympy.expand(place * rows.inner_end + along), before.ranges, ranges)
             rows.begin = place, along, before.element(at)
             program.definitions = [d for d in program.definitions if d is not before]
-            both = [_phase(program, one, sympy.S.Zero, sympy.S.One) for one in (before, definition)]
-            kernel.members = [_member_of(phase) for phase in both if phase is not None]
+            both = [phase_of(program, one, sympy.S.Zero, sympy.S.One) for one in (before, definition)]
+            kernel.members = [member_of(phase) for phase in both if phase is not None]
             kernel.phases = [rows]
         found[definition] = kernel
     return found
@@ -94,7 +94,7 @@ def phases_alone(program: SelectedProgram, sizes: dict[sympy.Symbol, int]) -> di
 def _rows_of(program: SelectedProgram, definition: Definition, sizes: dict[sympy.Symbol, int]) -> Phase | None:
     """Rows that are added to those that numbers name, as a phase that finds the rows of each place first; None where that is not worth it: short
     rows, or many to a place on average, go to memory as they come."""
-    phase = _phase(program, definition, sympy.S.Zero, sympy.S.One, first=1) if definition.kind == "add" else None
+    phase = phase_of(program, definition, sympy.S.Zero, sympy.S.One, first=1) if definition.kind == "add" else None
     if (
         phase is None
         or phase.by is None

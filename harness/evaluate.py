@@ -272,10 +272,14 @@ class Evaluator(EvaluationSession):
         """
         if search.has_idle_cores(self):
             wanted = [candidate, *search.first_variants(self, candidate)] if candidate else self.harness_sources
-            with ThreadPoolExecutor(len(wanted)) as pool:
-                list(pool.map(self.build, wanted))
+            self.build_beside(wanted)
         elif candidate:
             self.build(candidate)
+
+    def build_beside(self, sources: Sequence[str]) -> None:
+        """Build sources, by their hashes, side by side."""
+        with ThreadPoolExecutor(len(sources)) as pool:
+            list(pool.map(self.build, sources))
 
     def tune(self, candidate: str, *, seconds: float) -> Tuned:
         """Search the integers that the candidate leaves open, by building and measuring variants, for about `seconds`."""
@@ -297,16 +301,13 @@ def begin_building(
     """
 
     def work() -> None:
-        with contextlib.suppress(Exception, SystemExit):  # a reference may leave
-            name = make() if make else candidate
-            if variants and (name or not make):
-                evaluator.build_ahead(name)
-            elif name:
-                evaluator.build(name)
+        name = make() if make else candidate
+        if variants and (name or not make):
+            evaluator.build_ahead(name)
+        elif name:
+            evaluator.build(name)
 
-    thread = threading.Thread(target=work, name="build", daemon=True)
-    thread.start()
-    return thread
+    return _begin(work, "build")
 
 
 def begin_first_builds(name: str, baseline: str | None, facts: Callable[[], DeviceFacts]) -> threading.Thread:
@@ -317,18 +318,28 @@ def begin_first_builds(name: str, baseline: str | None, facts: Callable[[], Devi
         if machine.store() is None:
             return
         folder = scratch.folder("first")
-        with contextlib.suppress(Exception, SystemExit):
+        try:
             kernel, on = catalog.load(name), facts()
             with Evaluator(kernel, on.device, Store(folder), facts=on, memory_bytes=1 << 50) as evaluator:
                 wanted = list(evaluator.harness_sources)
                 if baseline is not None:
                     text = kernel.baseline(on.device, baseline or None)[1].read_text()
                     wanted.insert(0, evaluator.store.put(text))
-                with ThreadPoolExecutor(len(wanted)) as pool:
-                    list(pool.map(evaluator.build, wanted))
-        scratch.remove_tree(folder)
+                evaluator.build_beside(wanted)
+        finally:
+            scratch.remove_tree(folder)
 
-    thread = threading.Thread(target=work, name="first builds", daemon=True)
+    return _begin(work, "first builds")
+
+
+def _begin(work: Callable[[], None], name: str) -> threading.Thread:
+    """A thread that does the work and keeps silent on failure."""
+
+    def silently() -> None:
+        with contextlib.suppress(Exception, SystemExit):  # a reference may leave
+            work()
+
+    thread = threading.Thread(target=silently, name=name, daemon=True)
     thread.start()
     return thread
 
