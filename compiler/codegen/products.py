@@ -31,7 +31,7 @@ def preludes(texts: str) -> list[str]:
     widths = sorted({columns for cuts in HALVED.values() for _, columns, _ in cuts})
     multiply = [_multiply(type, left, right, columns) for type, left, right in kinds for columns in widths]
     tiles = re.sub(r"  // tune: .*", "", whole("tensor_cores.cuh"))
-    halved = [_cuda("halved_tiles").replace("// WGMMA\n", "".join(multiply))] if kinds else []
+    halved = [_cuda("halved_stages") + _cuda("halved_tiles").replace("// WGMMA\n", "".join(multiply))] if kinds else []
     exact = [_cuda("exact_tiles")] if "multiply_exact_tile<" in texts else []
     return [
         pieces("cuda")["architectures"], whole("tiles.cuh"), tiles, whole("hopper.cuh"), _cuda("products"), *halved, *exact,
