@@ -3,15 +3,17 @@ it did."""
 
 from __future__ import annotations
 
+import ast
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from graph.ranking import rank
 from kernels import catalog
 from kernels.catalog import KernelError
-from kernels.spec import Spec, expression
+from kernels.spec import Spec, Workload, expression
 
 MOST = 12
 """Sizes that are taken, the most called first."""
@@ -32,29 +34,30 @@ def add_workloads(folder: Path, trace: Path, operator: str) -> str:
         seen = ", ".join(sorted(names)[:8]) or "no operator with shapes: record_shapes=True"
         raise KernelError(f"{trace}: no call of {wanted} has the spec's shapes (it holds {seen})")
     taken = calls.most_common(MOST)
-    text = (folder / "spec.py").read_text()
-    devices = re.search(r", devices=\([^)]*\)", text)
-    rows = []
-    by_size = sorted(
-        taken,
-        key=lambda one: sum(
-            spec.tensor_bytes(t, spec.workloads[0].model_copy(update={"axes": dict(one[0][0])})) for t in spec.tensors
-        ),
-    )
-    for at, ((axes, dtype), count) in enumerate(by_size):
-        held_out = ", held_out=True" if at % 3 == 1 and len(by_size) > 2 else ""
-        rows.append(
-            f"        Workload(axes={dict(axes)!r}, dtype={dtype!r}{devices[0] if devices else ''}, weight={count}{held_out}),"
-        )
-    before = [
-        re.sub(r", (held_out=True|timed=False)", "", line).replace("),", ", timed=False),")
-        for line in re.findall(r"^        Workload\(.*\),$", text, re.MULTILINE)
+    devices = spec.workloads[0].devices
+    sized = [
+        Workload.model_validate({"axes": dict(axes), "dtype": dtype, "devices": devices, "weight": count})
+        for (axes, dtype), count in taken
     ]
-    known = {row.partition(", devices")[0].partition(", weight")[0] for row in rows}
-    rows += [line for line in before if line.partition(", devices")[0].partition(", timed")[0] not in known]
-    begin, end = text.index("    workloads=(\n"), text.rindex("    ),\n)")
-    (folder / "spec.py").write_text(text[:begin] + "    workloads=(\n" + "\n".join(rows) + "\n" + text[end:])
+    sized.sort(key=lambda w: sum(spec.tensor_bytes(t, w) for t in spec.tensors))
+    timed = [w.model_copy(update={"held_out": at % 3 == 1 and len(sized) > 2}) for at, w in enumerate(sized)]
+    checked = [w.model_copy(update={"timed": False, "held_out": False, "weight": None}) for w in spec.workloads]
+    known = {w.label for w in timed}
+    _write_workloads(folder / "spec.py", [*timed, *(w for w in checked if w.label not in known)])
     return f"{len(taken)} sizes of {sum(calls.values())} calls of {wanted} are timed, weighted by their calls{f'; {len(calls) - MOST} rarer ones are left out' if len(calls) > MOST else ''}"
+
+
+def _write_workloads(path: Path, workloads: Sequence[Workload]) -> None:
+    """In place of those that the call of Spec in the file is given."""
+    text = path.read_bytes()
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    given = next(k.value for call in calls for k in call.keywords if k.arg == "workloads")
+    starts = [0, *itertools.accumulate(map(len, text.splitlines(keepends=True)))]
+    begin = starts[given.lineno - 1] + given.col_offset
+    end = starts[(given.end_lineno or given.lineno) - 1] + (given.end_col_offset or 0)
+    rows = [", ".join(f"{k}={v!r}" for k, v in w.model_dump(exclude_defaults=True).items()) for w in workloads]
+    made = "".join(f"        Workload({row}),\n" for row in rows)
+    path.write_bytes(text[:begin] + f"(\n{made}    )".encode() + text[end:])
 
 
 LOGGED = "SGLang Kernel API Call: "

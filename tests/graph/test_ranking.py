@@ -80,9 +80,9 @@ def test_calls_of_a_trace_become_workloads_with_weights(tmp_path: Path) -> None:
         ]
     folder, trace = tmp_path / "silu_and_mul", _trace(tmp_path, events)
     shutil.copytree(catalog.load("silu_and_mul").folder, folder)
-    rows = [f"        Workload(axes={{'tokens': {n}, 'hidden': 4096}}, dtype='bfloat16')," for n in (16, 3)]
+    rows = [f"Workload(axes={{'tokens': {n}, 'hidden': 4096}}, dtype='bfloat16')," for n in (16, 3)]
     text = (folder / "spec.py").read_text()
-    text = text[: text.index("    workloads=(")] + "    workloads=(\n" + "\n".join(rows) + "\n    ),\n)\n"
+    text = text[: text.index("    workloads=(")] + f"    workloads=({' '.join(rows)}),  # as a person writes them\n)\n"
     (folder / "spec.py").write_text(text.replace("import ", "import Workload, ", 1))
     assert add_workloads(folder, trace, "silu_and_mul").startswith("3 sizes of 4 calls of silu_and_mul are timed")
     found = catalog.load(str(folder)).spec.workloads
