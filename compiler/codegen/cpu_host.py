@@ -7,11 +7,11 @@ from pathlib import Path
 import sympy
 
 from compiler.codegen.cpu import STRIP, columns_function, element_type, elements_function, rows_function
+from compiler.codegen.cpu_streams import cpu_stream_function
 from compiler.codegen.host import HostFile
 from compiler.codegen.kernels import KernelFunction, in_axes
 from compiler.codegen.phases import phases_function
 from compiler.codegen.scratch import of_the_heap
-from compiler.codegen.stream import cpu_stream_function
 from compiler.phases import PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, KernelPlan, Rows, Schedule

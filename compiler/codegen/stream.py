@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import sympy
-
-from compiler.codegen.cpu import STRIP, CpuText
 from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
-from compiler.codegen.levels import StoreStatement
-from compiler.codegen.printer import Printer, print_lines
-from compiler.codegen.rings import THREADS, StreamLoad, StreamPacks, StreamRing, choose_packs
+from compiler.codegen.rings import THREADS, StreamRing, choose_packs
+from compiler.codegen.stream_lines import StreamLines, express_stores, store_lines, store_of
 from compiler.codegen.stream_pass import LEAST_QUERIES, StreamSide, goes_in_one_pass, one_pass, stages_bytes
 from compiler.codegen.stream_softmax import has_own_softmax, join_softmax, own_softmax
 from compiler.codegen.stream_tiles import (
@@ -29,10 +25,7 @@ from compiler.codegen.stream_tiles import (
     tile_sums,
 )
 from compiler.codegen.text import Text
-from compiler.draft.expressions import Expr, by_name, loads_of, make, put, symbols_of, walk
-from compiler.draft.index import Index
-from compiler.draft.packing import _is_multiple
-from compiler.draft.partition import Member
+from compiler.draft.expressions import by_name, loads_of
 from compiler.draft.printing import Scope, branch, indent, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
@@ -52,69 +45,6 @@ def most_group(kernel: StreamKernel, vector: int, tiles: bool) -> int:
     return 1 << (most.bit_length() - 1)
 
 
-class _Lines:
-    """Text of expressions at hand: one scope at a time."""
-
-    def __init__(self, text: Text, kernel: StreamKernel) -> None:
-        self.text, self.kernel = text, kernel
-        self.known = Scope(1)
-        """What is read once, whatever the key and the query."""
-
-    def read_once(self, roots: list[Expr]) -> list[str]:
-        kernel = self.kernel
-        inner = {kernel.key, kernel.member, kernel.depth, kernel.column}
-        found = [
-            load
-            for load in loads_of(roots)
-            if not inner & symbols_of(load) and all(e.op != "scalar" for e in walk([load]))
-        ]
-        printer = Printer(self.text, self.known, found, {})
-        for load in found:
-            printer.text(load, self.known)
-            if self.known.find(load) is None:
-                printer._named(load, printer.text(load, self.known), self.known)
-        return self.known.lines
-
-    def printed(self, expr: Expr, depth: int = 0) -> tuple[list[str], str]:
-        """(lines before, the value)."""
-        return print_lines(self.text, expr, Scope(depth, self.known))
-
-    def pack(self, expr: Expr, variable: sympy.Symbol, how: StreamPacks, word: str) -> tuple[Expr, list[StreamLoad], set[Buffer]]:  # fmt: skip
-        """(the expression of lane `lane` of pack `chunk`, the packs that it loads, what is loaded so)."""
-        lane, chunk = (sympy.Symbol(name, integer=True, nonnegative=True) for name in ("lane", "chunk"))
-        place = how.width * chunk + lane
-        loads: dict[tuple, StreamLoad] = {}
-        buffers: set[Buffer] = set()
-
-        def other(one: Expr) -> Expr | None:
-            if one.op == "index" and variable in one.args[0].free_symbols:
-                return make("index", one.args[0].subs(variable, place), type=one.type)
-            if one.op not in ("load", "load_at") or variable not in one.args[1].free_symbols:
-                return None
-            buffer, index, *more = one.args
-            index = sympy.expand(index.subs(variable, place))
-            base = sympy.expand(index - lane)
-            whole = lane not in base.free_symbols and _is_multiple(base, how.width)
-            whole = whole and (not more or _is_multiple(more[0], how.width)) and how.width > 1
-            if not whole:
-                return make(one.op, buffer, index, *more, type=one.type)
-            key = (buffer, base, *map(id, more))
-            if key not in loads:
-                text = self.text.pointer(buffer) + (f" + {index_text(base)}" if base != 0 else "")
-                if more:
-                    before, by = self.printed(more[1])
-                    self.before += before
-                    text += f" + static_cast<int64_t>({by}) * ({index_text(more[0])})"
-                type, bytes = f"Pack<{self.text.element(buffer.dtype)}, {how.width}>", how.width * buffer.dtype.itemsize
-                loads[key] = StreamLoad(f"{word}_{len(loads)}", type, text, bytes)
-                buffers.add(buffer)
-            name = loads[key].name
-            return make("scalar", self.text.loaded_text(buffer, f"{name}_now.at[lane]"), type=one.type)
-
-        self.before: list[str] = []
-        return put(expr, other), list(loads.values()), buffers
-
-
 def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: bool, vector: int, pdl: bool) -> KernelFunction:  # fmt: skip
     """`template <int Split, int Group>`: `Group` queries of the same keys to a cluster of `Split` blocks (0: as the launch says)."""
     made = _function(program, kernel, name, narrow, vector, pdl, tiles=False)
@@ -129,7 +59,7 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     fast = program.dtype in ("float16", "bfloat16")
     text = Text(program, kernel, "int" if narrow else "int64_t", fast)
     text.levels = [set(), set()]
-    wide, lines = text.wide, _Lines(text, kernel)
+    wide, lines = text.wide, StreamLines(text, kernel)
     how, out = (
         packs_of(kernel) if tiles else (choose_packs(kernel.depths, vector), choose_packs(kernel.columns, vector))
     )
@@ -138,11 +68,11 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
         m.definition.outs[0]: f"folded[{n}][member_at]" for n, m in enumerate(kernel.folds)
     }
     leaf = lambda expr: by_name(expr, known)  # noqa: E731
-    stores = [_store(kernel, member) for member in kernel.stores]
+    stores = [store_of(kernel, member) for member in kernel.stores]
     roots = [kernel.query, kernel.keyed, kernel.value, *(leaf(m.value) for m in kernel.folds), leaf(kernel.weight)]
     roots += [kernel.masked] if kernel.masked else []
     summed = known | {kernel.sums.definition.outs[0]: "sum"}
-    values = _stored_values(kernel, summed)
+    values = express_stores(kernel, summed)
     counts = [kernel.units, kernel.group, kernel.keys]
     parameters, arguments = signature(text, stores, [*roots, *values], counts, plain=True, leaves=summed.values())
     group, keys = index_text(kernel.group), index_text(kernel.keys)
@@ -208,24 +138,25 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     value_ring, value_before = StreamRing(out, loads, "values" if tiles else ""), lines.before
     skips = kernel.masked is not None and not program.spec.nans
     apart, wide_sums = has_own_softmax(kernel), f"Group * {kernel.columns}"
+    sides = (kernel.keyed, kernel.value) if tiles else ()
+    types = [text.element(loads_of([side])[0].args[0].dtype) for side in sides]
     if passes:
-        types = (
-            text.element(loads_of([kernel.keyed])[0].args[0].dtype),
-            text.element(loads_of([kernel.value])[0].args[0].dtype),
-        )
         key_side = StreamSide(key_ring.loads[0], key_before, wanted(True, ""), kernel.depths)
         value_side = StreamSide(value_ring.loads[0], value_before, wanted(skips, ""), kernel.columns)
         by, score = lines.printed(factor, 0) if factor else ([], ""), lines.printed(leaf(kernel.folds[0].value), 0)
         top.lines += indent([
             *one_pass(kernel, wide, key_side, value_side, types, keys, by, at_member, score, "fast_exp" if text.fast else "expf"),
-            f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", f"    const int member_at = at / {kernel.columns};", "    float sum = 0.0f;",
-            "    for (int other = 0; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at] * of_warps[0][other][member_at];", "    }", "    scores[at] = sum;", "}",
+            f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", f"    const int member_at = at / {kernel.columns};",
+            "    float sum = 0.0f;",
+            "    for (int other = 0; other < kWarps; ++other) {",
+            f"        sum += scores[other * {wide_sums} + at] * of_warps[0][other][member_at];", "    }", "    scores[at] = sum;", "}",
         ], 1)  # fmt: skip
     else:
         # Keys go by; scores stay.
         before, value = lines.printed(keyed, 0)
         top.lines += indent([
-            "{", *indent(key_ring.lines(wide, at_key, key_before, wanted(True)), 1), *indent(tile_scores(key_ring, text.element(loads_of([kernel.keyed])[0].args[0].dtype), lines.printed(factor, 0) if factor else ([], "")) if tiles else key_ring.loop([
+            "{", *indent(key_ring.lines(wide, at_key, key_before, wanted(True)), 1),
+            *indent(tile_scores(key_ring, types[0], lines.printed(factor, 0) if factor else ([], "")) if tiles else key_ring.loop([
                 "float dots[Group] = {};", "if (taken >> slot & 1) {", *indent(at_key, 1),
                 "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
                 f"        [[maybe_unused]] const {wide} chunk = step * {how.lanes} + team_lane;", *indent(key_ring.now(), 2),
@@ -258,12 +189,15 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
                 *indent(at_key, 2), f"        if ({kernel.key} < {keys}) {{",
                 "            const float score = scores[member_at * stream_row + place];", *indent(before, 3),
                 f"            held = join(held, {value});", "        }", "    }", "    #pragma unroll",
-                "    for (int step = 16; step > 0; step /= 2) {", "        held = join(held, __shfl_xor_sync(0xffffffffu, held, step));", "    }",
+                "    for (int step = 16; step > 0; step /= 2) {", "        held = join(held, __shfl_xor_sync(0xffffffffu, held, step));",
+                "    }",
                 "    if (warp_lane == 0) {", f"        {held}[warp] = held;", "    }", "    meet_in_cluster<Split>();",
                 "    if (threadIdx.x < Group) {", f"        float all = {text.identity(fold)};",
-                "        #pragma unroll", "        for (int other = 0; other < kMostParts; ++other) {", "            if (other < stream_parts) {",
+                "        #pragma unroll", "        for (int other = 0; other < kMostParts; ++other) {",
+                "            if (other < stream_parts) {",
                 f"                const float* of_other = of_block<Split>({held}, other);", "                #pragma unroll",
-                "                for (int one = 0; one < kWarps; one += Group) {", "                    all = join(all, of_other[one + threadIdx.x]);",
+                "                for (int one = 0; one < kWarps; one += Group) {",
+                "                    all = join(all, of_other[one + threadIdx.x]);",
                 "                }", "            }", "        }", f"        folded[{number}][threadIdx.x] = all;", "    }", "}",
             ], 1)  # fmt: skip
 
@@ -272,8 +206,10 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
         top.lines += [] if apart else indent([
             "__syncthreads();", "{", "    const int member_at = warp % Group;", *indent(at_member, 1),
             "    for (int place = warp / Group * 32 + warp_lane; place < stream_span; place += kWarps / Group * 32) {", *indent(at_key, 2),
-            "        float& held = scores[member_at * stream_row + place];", "        [[maybe_unused]] const float score = held;", "        float weight = 0.0f;",
-            f"        if ({kernel.key} < {keys}) {{", *indent(before, 3), f"            weight = {value};", "        }", "        held = weight;", "    }", "}",
+            "        float& held = scores[member_at * stream_row + place];", "        [[maybe_unused]] const float score = held;",
+            "        float weight = 0.0f;",
+            f"        if ({kernel.key} < {keys}) {{", *indent(before, 3), f"            weight = {value};", "        }",
+            "        held = weight;", "    }", "}",
             "__syncthreads();",
         ], 1)  # fmt: skip
 
@@ -284,7 +220,7 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
             "    is_any |= weights[member_at] != 0.0f;", "}", "if (is_any && !(taken >> slot & 1)) {", "    fetch(place, slot);",
             "    __pipeline_commit();", "    __pipeline_wait_prior(0);", "}", "if (is_any) {",
         ]  # fmt: skip
-        top.lines += indent(tile_sums(value_ring, text.element(loads_of([kernel.value])[0].args[0].dtype), skips) if tiles else [
+        top.lines += indent(tile_sums(value_ring, types[1], skips) if tiles else [
             f"float sums[Group][{out.each}] = {{}};", *value_ring.loop([
                 f"if (place < stream_span{'' if skips else ' && (taken >> slot & 1)'}) {{", *indent(at_key, 1),
                 "    float weights[Group];", "    #pragma unroll", "    for (int member_at = 0; member_at < Group; ++member_at) {",
@@ -305,25 +241,29 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
             f"    for (int one = 0; one < {out.each}; ++one) {{", "        #pragma unroll",
             f"        for (int step = {out.lanes}; step < 32; step *= 2) {{",
             "            sums[member_at][one] += __shfl_xor_sync(0xffffffffu, sums[member_at][one], step);", "        }", "    }", "}",
-            "__syncthreads();", f"if (warp_lane < {out.lanes}) {{", "    #pragma unroll", "    for (int member_at = 0; member_at < Group; ++member_at) {",
+            "__syncthreads();", f"if (warp_lane < {out.lanes}) {{", "    #pragma unroll",
+            "    for (int member_at = 0; member_at < Group; ++member_at) {",
             "        #pragma unroll", f"        for (int one = 0; one < {out.each}; ++one) {{",
             f"            const int at = (one / {out.width} * {out.lanes} + warp_lane) * {out.width} + one % {out.width};",
-            f"            scores[warp * {wide_sums} + member_at * {kernel.columns} + at] = sums[member_at][one];", "        }", "    }", "}",
+            f"            scores[warp * {wide_sums} + member_at * {kernel.columns} + at] = sums[member_at][one];", "        }", "    }",
+            "}",
         ]  # fmt: skip
         top.lines += indent([
             *left, "__syncthreads();", f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", "    float sum = scores[at];",
-            "    for (int other = 1; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at];", "    }", "    scores[at] = sum;",
+            "    for (int other = 1; other < kWarps; ++other) {", f"        sum += scores[other * {wide_sums} + at];", "    }",
+            "    scores[at] = sum;",
             "}",
         ], 1)  # fmt: skip
 
     top.lines += indent(["meet_in_cluster<Split>();", *(join_softmax(text, kernel) if apart else [])], 1)
-    each, once = _stores(text, kernel, stores, values)
+    each, once = store_lines(text, kernel, stores, values)
     top.lines += indent([
         f"for (int at = stream_part * {THREADS} + threadIdx.x; at < {wide_sums}; at += stream_parts * {THREADS}) {{",
         f"    [[maybe_unused]] const int member_at = at / {kernel.columns}, {kernel.column} = at % {kernel.columns};",
         f"    if (group_first + member_at < {group}) {{", "        float sum = 0.0f;", "        #pragma unroll",
         "        for (int other = 0; other < kMostParts; ++other) {", "            if (other < stream_parts) {",
-        f"                sum += of_block<Split>(scores, other)[at]{' * shares[other][member_at]' if apart else ''};", "            }", "        }", *indent([*at_member, *each], 2), "    }", "}",
+        f"                sum += of_block<Split>(scores, other)[at]{' * shares[other][member_at]' if apart else ''};", "            }",
+        "        }", *indent([*at_member, *each], 2), "    }", "}",
     ], 1)  # fmt: skip
     if once:
         top.lines += indent([
@@ -348,123 +288,6 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     )
 
 
-def _stores(
-    text: Text, kernel: StreamKernel, stores: list[StoreStatement], values: list[Expr]
-) -> tuple[list[str], list[str]]:
-    """Lines that store an element of each column, and those that store what a row has once."""
-    each: list[str] = []
-    once: list[str] = []
-    for store, value_of, made in zip(stores, values, kernel.stores, strict=True):
-        scope = Scope(0)
-        printer = Printer(text, scope, [value_of], {})
-        stored = text.stored_text(store.buffer, printer.text(value_of, scope))
-        target = once if made.per_row else each
-        target += [*scope.lines, f"{text.place(store, scope, printer)} = {stored};"]
-    return each, once
-
-
-def _stored_values(kernel: StreamKernel, known: dict[Buffer, str]) -> list[Expr]:
-    """What is stored, by the names of what is `known`: the weighted sum is `sum`."""
-    return [make("scalar", "sum", type="float") if m is kernel.sums else by_name(m.value, known) for m in kernel.stores]
-
-
-def _store(kernel: StreamKernel, member: Member) -> StoreStatement:
-    return StoreStatement(member.definition.outs[0], member.places[0], member.value, 0, member.per_row)
-
-
-def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str) -> KernelFunction:
-    """Groups of queries from `begin` to `end`, one after another: scores, reductions, weights, sums."""
-    text = CpuText(program, kernel)
-    text.levels = [set(), set()]
-    lines = _Lines(text, kernel)
-    assert kernel.scores and kernel.sums and kernel.query and kernel.keyed and kernel.weight and kernel.value
-    known = {kernel.scores: "score"} | {
-        m.definition.outs[0]: f"folded[{n} * ({index_text(kernel.group)}) + {kernel.member}]"
-        for n, m in enumerate(kernel.folds)
-    }
-    summed = known | {kernel.sums.definition.outs[0]: "sum"}
-    leaf = lambda expr: by_name(expr, known)  # noqa: E731
-    stores = [_store(kernel, member) for member in kernel.stores]
-    values = _stored_values(kernel, summed)
-    roots = [
-        kernel.query,
-        kernel.keyed,
-        kernel.value,
-        leaf(kernel.weight),
-        *(leaf(m.value) for m in kernel.folds),
-        *values,
-    ]
-    roots += [kernel.masked] if kernel.masked else []
-    counts = [kernel.units, kernel.group, kernel.keys]
-    parameters, arguments = signature(text, stores, roots, counts, plain=True, leaves=summed.values())
-    group, keys = index_text(kernel.group), index_text(kernel.keys)
-    skip = lines.printed(leaf(kernel.masked)) if kernel.masked else ([], "false")
-    over_member = (
-        f"for (int64_t {kernel.member} = 0; {kernel.member} < {group}; ++{kernel.member}) {{" if kernel.member.is_Symbol else "{"
-    )  # fmt: skip
-    member_at = str(kernel.member) if kernel.member.is_Symbol else "0"
-
-    def loop(variable: Index, end: str, body: list[str], simd: str = "") -> list[str]:
-        return [*([simd] if simd else []), f"for (int64_t {variable} = 0; {variable} < {end}; ++{variable}) {{", *indent(body, 1), "}"]  # fmt: skip
-
-    def printed(expr: Expr, then: str) -> list[str]:
-        before, value = lines.printed(expr)
-        return [*before, then.replace("{}", value)]
-
-    reduced = []
-    for number, fold in enumerate(kernel.folds):
-        score = f"const float score = row[{kernel.key}];"
-        one = lambda held, fold=fold: printed(leaf(fold.value), f"{held} = join({held}, {{}});")  # noqa: E731
-        reduced += [
-            "{", f"    float lanes[{STRIP}];", f"    for (auto& one : lanes) {{ one = {text.identity(fold)}; }}",
-            f"    const auto join = {text.join(fold)};", f"    const int64_t whole = {keys} / {STRIP} * {STRIP};",
-            f"    for (int64_t first = 0; first < whole; first += {STRIP}) {{", "        #pragma omp simd",
-            f"        for (int64_t lane = 0; lane < {STRIP}; ++lane) {{",
-            *indent([f"const int64_t {kernel.key} = first + lane;", score, *one("lanes[lane]")], 3), "        }", "    }",
-            "    float held = join_lanes(lanes, join);",
-            f"    for (int64_t {kernel.key} = whole; {kernel.key} < {keys}; ++{kernel.key}) {{", *indent([score, *one("held")], 2), "    }",
-            f"    folded[{number} * ({group}) + {member_at}] = held;", "}",
-        ]  # fmt: skip
-    each, once = _stores(text, kernel, stores, values)
-    dots = [
-        f"const float* asked = queries.data() + {member_at} * {kernel.depths};", "float dot = 0.0f;",
-        *loop(kernel.depth, str(kernel.depths), [f"dot += asked[{kernel.depth}] * element[{kernel.depth}];"], "#pragma omp simd reduction(+ : dot)"),
-        f"scores[{member_at} * {keys} + {kernel.key}] = dot;",
-    ]  # fmt: skip
-    adding = [
-        f"const float weight = scores[{member_at} * {keys} + {kernel.key}];", "if (weight != 0.0f || weight != weight) {" if program.spec.nans is False else "{",
-        f"    float* all = sums.data() + {member_at} * {kernel.columns};",
-        *indent(loop(kernel.column, str(kernel.columns), [f"all[{kernel.column}] += weight * element[{kernel.column}];"], "#pragma omp simd"), 1), "}",
-    ]  # fmt: skip
-    taken = "true"
-    if kernel.masked is not None and program.spec.nans is False:
-        taken = "any"
-    some = [
-        "bool any = false;", over_member, f"    any |= scores[{member_at} * {keys} + {kernel.key}] != 0.0f;", "}"
-    ] if taken == "any" else []  # fmt: skip
-    body = [
-        f"std::vector<float> queries(static_cast<size_t>({group}) * {kernel.depths}), scores(static_cast<size_t>({group}) * ({keys})), sums(static_cast<size_t>({group}) * {kernel.columns});",
-        f"std::vector<float> folded(static_cast<size_t>({group}) * {max(1, len(kernel.folds))}), element({max(kernel.depths, kernel.columns)});",
-        f"for (int64_t {kernel.unit if kernel.unit.is_Symbol else 'unit'} = {text.local('begin')}; {kernel.unit if kernel.unit.is_Symbol else 'unit'} < {text.local('end')}; ++{kernel.unit if kernel.unit.is_Symbol else 'unit'}) {{",
-        *indent([over_member, *indent(loop(kernel.depth, str(kernel.depths), printed(kernel.query, f"queries[{member_at} * {kernel.depths} + {kernel.depth}] = {{}};")), 1), "}",
-        *loop(kernel.key, keys, [
-            *skip[0], f"if ({skip[1]}) {{", f"    {over_member} scores[{member_at} * {keys} + {kernel.key}] = 0.0f; }}", "    continue;", "}",
-            *loop(kernel.depth, str(kernel.depths), printed(kernel.keyed, f"element[{kernel.depth}] = {{}};")), over_member, *indent(dots, 1), "}",
-        ]),
-        over_member, f"    float* row = scores.data() + {member_at} * {keys};", *indent(reduced, 1),
-        *indent(loop(kernel.key, keys, [f"const float score = row[{kernel.key}];", *printed(leaf(kernel.weight), f"row[{kernel.key}] = {{}};")], "#pragma omp simd"), 1),
-        *indent(once, 1), "}",
-        "std::fill(sums.begin(), sums.end(), 0.0f);",
-        *loop(kernel.key, keys, [*some, f"if (!{taken}) {{ continue; }}" if taken == "any" else "",
-            *loop(kernel.column, str(kernel.columns), printed(kernel.value, f"element[{kernel.column}] = {{}};")), over_member, *indent(adding, 1), "}"]),
-        over_member, *indent(loop(kernel.column, str(kernel.columns), [f"const float sum = sums[{member_at} * {kernel.columns} + {kernel.column}];", *each]), 1), "}"], 1),
-        "}",
-    ]  # fmt: skip
-    given = ", ".join([*parameters, *text.units])
-    whole = "\n".join([f"void {name}({given}) {{", *indent([line for line in body if line], 1), "}", ""])
-    return KernelFunction(name, whole, tuple(parameters), tuple(arguments), (), kernel)
-
-
 def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bool) -> list[str]:
     """The host asks `plan_stream` how many queries a block takes, and how many blocks share the keys."""
     kernel = function.kernel
@@ -483,7 +306,7 @@ def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bo
     lines = [
         *places,
         f"const StreamPlan stream_plan = {plan};",
-        f"const unsigned grid_blocks = static_cast<unsigned>(({in_axes(program, kernel.units)}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
+        f"const unsigned grid_blocks = static_cast<unsigned>(({units}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
     ]
     arms = []
     for size, parts in [(s, p) for s in (1, 2, 4, 8) if s <= most for p in ((1, 0) if clusters else (1,))]:

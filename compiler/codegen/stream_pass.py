@@ -6,7 +6,7 @@ the rows of a tile and eight queries its columns; its shares, turned, are the ri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from compiler.codegen.rings import StreamLoad
@@ -73,12 +73,13 @@ class StreamSide:
             "#pragma unroll", f"for (int at = 0; at < {TILE_KEYS * self.packs // 32}; ++at) {{",
             f"    const int row = (at * 32 + warp_lane) / {self.packs}, chunk = (at * 32 + warp_lane) % {self.packs};",
             f"    const auto* from = reinterpret_cast<const unsigned char*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>({self.from_name}), row));",
-            f"    bring_or_zero({self.load.name}_ring + slot * kStagePacks + {self.place('row', 'chunk', turn('row'))}, from + chunk * 16, {self.load.name}_wanted >> row & 1);", "}",
+            f"    bring_or_zero({self.load.name}_ring + slot * kStagePacks + {self.place('row', 'chunk', turn('row'))}, from + chunk * 16, {self.load.name}_wanted >> row & 1);",
+            "}",
         ]  # fmt: skip
 
 
 def one_pass(
-    kernel: StreamKernel, wide: str, keys: StreamSide, values: StreamSide, types: tuple[str, str], count: str,
+    kernel: StreamKernel, wide: str, keys: StreamSide, values: StreamSide, types: Sequence[str], count: str,
     factor: tuple[list[str], str], at_member: list[str], score: tuple[list[str], str], power: str,
 ) -> list[str]:  # fmt: skip
     """Lines from the queries in registers (`asked`) to a block's sums in `scores` and its softmax in `own`. `count`: of the keys; `factor`: lines
@@ -106,27 +107,39 @@ def one_pass(
         "for (int tile = 0, slot = 0; tile < stream_tiles; ++tile, slot = slot + 1 == kStages ? 0 : slot + 1) {",
         *indent([
             f"const {wide} first = first_of(tile);", "__pipeline_wait_prior(kStages - 1);", "__syncwarp();",
-            "float dots[2][4] = {};", "#pragma unroll", f"for (int step = 0; step < {key_packs}; ++step) {{", "    unsigned upper[4], lower[4];",
+            "float dots[2][4] = {};", "#pragma unroll", f"for (int step = 0; step < {key_packs}; ++step) {{",
+            "    unsigned upper[4], lower[4];",
             f"    words_of({k}_ring[slot * kStagePacks + {keys.place('warp_lane / 4', 'step * 4 + warp_lane % 4', by_row('warp_lane / 4'))}], upper);",
             f"    words_of({k}_ring[slot * kStagePacks + {keys.place('warp_lane / 4 + 8', 'step * 4 + warp_lane % 4', by_row('warp_lane / 4'))}], lower);",
             f"    multiply_halves<{types[0]}>(dots[0], upper[0], lower[0], upper[1], lower[1], asked[step][0], asked[step][1]);",
-            f"    multiply_halves<{types[0]}>(dots[1], upper[2], lower[2], upper[3], lower[3], asked[step][2], asked[step][3]);", "}", *before,
-            "float weights[4];", "#pragma unroll", "for (int one = 0; one < 4; ++one) {", "    [[maybe_unused]] const int member_at = warp_lane % 4 * 2 + one % 2;",
-            *indent([*at_member, at_key("warp_lane / 4 + one / 2 * 8")], 1), "    weights[one] = -INFINITY;", f"    if ({kernel.key} < {count}) {{",
-            f"        [[maybe_unused]] const float score = (dots[0][one] + dots[1][one]){f' * ({by})' if by else ''};", *indent(score[0], 2), f"        weights[one] = {score[1]};", "    }", "}",
-            "float scales[2];", "#pragma unroll", "for (int one = 0; one < 2; ++one) {", "    float most = maximum(weights[one], weights[one + 2]);",
-            "    #pragma unroll", "    for (int step = 4; step < 32; step *= 2) {", "        most = maximum(most, __shfl_xor_sync(0xffffffffu, most, step));", "    }",
-            "    most = maximum(most, largest[one]);", f"    scales[one] = most == largest[one] ? 1.0f : {power}(largest[one] - shift_below(most));",
+            f"    multiply_halves<{types[0]}>(dots[1], upper[2], lower[2], upper[3], lower[3], asked[step][2], asked[step][3]);", "}",
+            *before,
+            "float weights[4];", "#pragma unroll", "for (int one = 0; one < 4; ++one) {",
+            "    [[maybe_unused]] const int member_at = warp_lane % 4 * 2 + one % 2;",
+            *indent([*at_member, at_key("warp_lane / 4 + one / 2 * 8")], 1), "    weights[one] = -INFINITY;",
+            f"    if ({kernel.key} < {count}) {{",
+            f"        [[maybe_unused]] const float score = (dots[0][one] + dots[1][one]){f' * ({by})' if by else ''};",
+            *indent(score[0], 2), f"        weights[one] = {score[1]};", "    }", "}",
+            "float scales[2];", "#pragma unroll", "for (int one = 0; one < 2; ++one) {",
+            "    float most = maximum(weights[one], weights[one + 2]);",
+            "    #pragma unroll", "    for (int step = 4; step < 32; step *= 2) {",
+            "        most = maximum(most, __shfl_xor_sync(0xffffffffu, most, step));", "    }",
+            "    most = maximum(most, largest[one]);",
+            f"    scales[one] = most == largest[one] ? 1.0f : {power}(largest[one] - shift_below(most));",
             "    largest[one] = most;", "    total[one] *= scales[one];", "}",
-            "if (__ballot_sync(0xffffffffu, scales[0] != 1.0f || scales[1] != 1.0f) != 0) {", "    #pragma unroll", f"    for (int at = 0; at < {value_packs * 16}; ++at) {{",
+            "if (__ballot_sync(0xffffffffu, scales[0] != 1.0f || scales[1] != 1.0f) != 0) {", "    #pragma unroll",
+            f"    for (int at = 0; at < {value_packs * 16}; ++at) {{",
             "        sums[at / 16][at / 4 % 4][at % 4] *= scales[at % 2];", "    }", "}",
-            "#pragma unroll", "for (int one = 0; one < 4; ++one) {", f"    weights[one] = {power}(weights[one] - shift_below(largest[one % 2]));",
-            "    total[one % 2] += weights[one];", "}", "unsigned high[2], low[2];", "#pragma unroll", "for (int two = 0; two < 2; ++two) {",
+            "#pragma unroll", "for (int one = 0; one < 4; ++one) {",
+            f"    weights[one] = {power}(weights[one] - shift_below(largest[one % 2]));",
+            "    total[one % 2] += weights[one];", "}", "unsigned high[2], low[2];", "#pragma unroll",
+            "for (int two = 0; two < 2; ++two) {",
             f"    split_weights<{types[1]}>(weights[2 * two] * {SCALE}f, weights[2 * two + 1] * {SCALE}f, high[two], low[two]);",
             "    high[two] = turned_halves(high[two]);", "    low[two] = turned_halves(low[two]);", "}",
             "#pragma unroll", f"for (int step = 0; step < {value_packs}; ++step) {{", "    unsigned words[4][4];", "    #pragma unroll",
             "    for (int one = 0; one < 4; ++one) {", "        const int row = warp_lane % 4 * 2 + one % 2 + one / 2 * 8;",
-            f"        words_of({v}_ring[slot * kStagePacks + {values.place('row', 'step * 8 + warp_lane / 4', by_pair('row'))}], words[one]);", "    }",
+            f"        words_of({v}_ring[slot * kStagePacks + {values.place('row', 'step * 8 + warp_lane / 4', by_pair('row'))}], words[one]);",
+            "    }",
             "    #pragma unroll", "    for (int two = 0; two < 4; ++two) {",
             "        const unsigned a0 = lower_halves(words[0][two], words[1][two]), a1 = upper_halves(words[0][two], words[1][two]);",
             "        const unsigned a2 = lower_halves(words[2][two], words[3][two]), a3 = upper_halves(words[2][two], words[3][two]);",
@@ -134,14 +147,20 @@ def one_pass(
             f"        multiply_halves<{types[1]}>(sums[step][two], a0, a1, a2, a3, low[0], low[1]);", "    }", "}",
             "__syncwarp();", "ask(tile + kStages, slot);",
         ], 1), "}",
-        "__pipeline_wait_prior(0);", "#pragma unroll", "for (int one = 0; one < 2; ++one) {", "    #pragma unroll", "    for (int step = 4; step < 32; step *= 2) {",
+        "__pipeline_wait_prior(0);", "#pragma unroll", "for (int one = 0; one < 2; ++one) {", "    #pragma unroll",
+        "    for (int step = 4; step < 32; step *= 2) {",
         "        total[one] += __shfl_xor_sync(0xffffffffu, total[one], step);", "    }", "    if (warp_lane < 4) {",
-        "        of_warps[0][warp][warp_lane * 2 + one] = largest[one];", "        of_warps[1][warp][warp_lane * 2 + one] = total[one];", "    }", "}",
+        "        of_warps[0][warp][warp_lane * 2 + one] = largest[one];", "        of_warps[1][warp][warp_lane * 2 + one] = total[one];",
+        "    }", "}",
         "__syncthreads();  // nobody reads the ring any more", *tile_left(kernel.columns),
-        "if (threadIdx.x < Group) {", "    float most = -INFINITY, all = 0.0f;", "    #pragma unroll", f"    for (int other = 0; other < {WARPS}; ++other) {{",
-        "        most = maximum(most, of_warps[0][other][threadIdx.x]);", "    }", "    #pragma unroll", f"    for (int other = 0; other < {WARPS}; ++other) {{",
-        f"        const float share = {power}(of_warps[0][other][threadIdx.x] - shift_below(most));", "        all += share * of_warps[1][other][threadIdx.x];",
-        "        of_warps[0][other][threadIdx.x] = share;", "    }", "    own[0][threadIdx.x] = most;", "    own[1][threadIdx.x] = all;", "}", "__syncthreads();",
+        "if (threadIdx.x < Group) {", "    float most = -INFINITY, all = 0.0f;", "    #pragma unroll",
+        f"    for (int other = 0; other < {WARPS}; ++other) {{",
+        "        most = maximum(most, of_warps[0][other][threadIdx.x]);", "    }", "    #pragma unroll",
+        f"    for (int other = 0; other < {WARPS}; ++other) {{",
+        f"        const float share = {power}(of_warps[0][other][threadIdx.x] - shift_below(most));",
+        "        all += share * of_warps[1][other][threadIdx.x];",
+        "        of_warps[0][other][threadIdx.x] = share;", "    }", "    own[0][threadIdx.x] = most;", "    own[1][threadIdx.x] = all;",
+        "}", "__syncthreads();",
     ]  # fmt: skip
 
 
