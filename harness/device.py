@@ -249,38 +249,6 @@ def first_visible() -> str:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
 
 
-GPUS, DEVICE_FILES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
-
-
-def own_gpu() -> tuple[str, str]:
-    """(UUID, name of the device file) of the GPU that is device 0 here, where CUDA_VISIBLE_DEVICES says which of several it is; else ("", "").
-
-    A box that sees the others' files too opens each of them when CUDA starts.
-    """
-    if not os.environ.get(
-        "ASTROLABE_CLUSTER_OWN_GPU"
-    ):  # until a machine of several GPUs has shown that memory is shared as before
-        return "", ""
-    return _find_gpu(os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.environ.get("CUDA_DEVICE_ORDER", ""))
-
-
-@functools.cache
-def _find_gpu(visible: str, order: str) -> tuple[str, str]:
-    found = []
-    for path in sorted(GPUS.glob("*/information")):  # in the order of the PCI bus
-        said = dict(re.findall(r"^([\w ]+):\s*(\S.*)$", path.read_text(), re.MULTILINE))
-        file = f"nvidia{said.get('Device Minor', '').strip()}"
-        if (DEVICE_FILES / file).exists():
-            found.append((said.get("GPU UUID", "").strip(), file))
-    first = visible.split(",")[0].strip()
-    if len(found) < 2 or not all(re.fullmatch(r"GPU-[0-9a-f-]{36}", uuid) for uuid, _ in found):
-        return "", ""
-    if first.isdigit() and order == "PCI_BUS_ID" and int(first) < len(found):
-        return found[int(first)]
-    named = [one for one in found if first[:4] == "GPU-" and one[0].startswith(first)]
-    return named[0] if len(named) == 1 else ("", "")
-
-
 def clocks() -> dict[str, str]:
     """Clocks, temperature and throttle reasons of the GPU as nvidia-smi gives them; empty where it is not there."""
     if shutil.which("nvidia-smi") is None:

@@ -141,7 +141,7 @@ def landlock_abi() -> int:
 
 
 def _landlock(
-    scratch: str, readable: list[str], devices: list[str], *, gpu: bool, allow_exec: bool, system: bool, own_gpu: str
+    scratch: str, readable: list[str], devices: list[str], *, gpu: bool, allow_exec: bool, system: bool
 ) -> list[str]:
     abi = landlock_abi()
     if abi < 1:
@@ -192,8 +192,7 @@ def _landlock(
         # may not. Only the process's own folder: the parent's /proc/<pid>/mem stays out of sight.
         allow("/proc/self", _READ | _WRITE_FILE | _TRUNCATE)
         for path in Path("/dev").iterdir():
-            another = own_gpu and path.name != own_gpu and path.name.removeprefix("nvidia").isdigit()
-            if (path.name.startswith("nvidia") and not another) or path.name == "dxg":
+            if path.name.startswith("nvidia") or path.name == "dxg":
                 allow(str(path), _READ | _WRITE_FILE | _IOCTL_DEV)
     allow(scratch, _SCRATCH | (_EXECUTE if allow_exec else 0))
 
@@ -556,15 +555,13 @@ def enter(
     allow_exec: bool,
     parent: int = 0,
     system: bool = True,
-    own_gpu: str = "",
     namespaces: list[str] | None = None,
 ) -> list[str]:
     """Box the calling process, for good. Returns the names of the layers that are active.
 
     Call it while there is a single thread and before CUDA is touched. `scratch` is the only folder that can be
-    written; `readable` are files and folders beside the system's own (`system`); `devices` are device files beside the GPU's, of which it gets all, or of
-    the GPUs' own only `own_gpu` (a name in /dev).
-    `allow_exec` is for compilers: child processes of the same box. `parent`: pid of the expected parent, to close
+    written; `readable` are files and folders beside the system's own (`system`); `devices` are device files beside the GPUs', of which it gets all: CUDA
+    does not start where it sees one of several (four H100s, driver 580). `allow_exec` is for compilers: child processes of the same box. `parent`: pid of the expected parent, to close
     the race with its death. The kernel ends this process when the *thread* that started it ends: start workers from
     a thread that outlives them. `namespaces`: those that it is in already, else it gets its own. A missing layer is no
     error here: see `missing`.
@@ -573,7 +570,7 @@ def enter(
         namespaces = _namespaces(pid=False)
     active = restrict(namespaces, limits=limits, gpu=gpu, parent=parent)
     active += ["not dumpable"] if _prctl(4, 0) == 0 else []
-    active += _landlock(scratch, readable, devices, gpu=gpu, allow_exec=allow_exec, system=system, own_gpu=own_gpu)
+    active += _landlock(scratch, readable, devices, gpu=gpu, allow_exec=allow_exec, system=system)
     active += _seccomp(gpu=gpu, allow_exec=allow_exec)
     return list(dict.fromkeys(active))  # some protections come from two layers
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.device import ArgumentBuffers, cuda_library, own_gpu
+from harness.device import ArgumentBuffers, cuda_library
 from harness.farside import sandbox
 from harness.farside.worker import send
 from harness.processes import libraries, scratch
@@ -56,12 +56,6 @@ def _rests(task: str) -> bool:
         return read_at_once(f"{task}/stat").rpartition(")")[2].split(maxsplit=1)[0] in "TtZX"
     except OSError:
         return True
-
-
-def name_own_gpu() -> dict[str, str]:
-    """The environment variable that names the GPU in a box that has no other: its place among all says nothing there."""
-    uuid, _ = own_gpu()
-    return {"CUDA_VISIBLE_DEVICES": uuid} if uuid else {}
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
@@ -158,7 +152,6 @@ class Worker:
                 "devices": [],
                 "limits": self.limits._asdict(),
                 "gpu": gpu,
-                "own_gpu": own_gpu()[1] if gpu else "",
                 "allow_exec": False,
                 "parent": self._parent(),
             }
@@ -248,7 +241,7 @@ class Worker:
     def _threads(self) -> dict[str, str]:
         cores = len(os.sched_getaffinity(0))
         if self.device == "cuda":
-            return {"CUDA_MODULE_LOADING": "EAGER", **name_own_gpu()}
+            return {"CUDA_MODULE_LOADING": "EAGER"}
         # As many threads as cores, so that none has to move. The sandbox refuses threads that pin themselves: one that
         # pins another process's threads would be slowing its rival.
         # Threads wait awake for some 50 us, then sleep: with libgomp's default a barrier on a machine that others use too

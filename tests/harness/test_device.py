@@ -66,37 +66,6 @@ def test_the_highest_clock_is_that_of_the_gpu_which_is_device_0_here(
         assert device._highest_clock_mhz.__wrapped__() == mhz
 
 
-@pytest.mark.parametrize(
-    ("visible", "order", "own"),
-    [
-        ("1", "PCI_BUS_ID", "nvidia0"),  # minors need not follow the bus
-        ("1,0", "PCI_BUS_ID", "nvidia0"),
-        ("1", "", ""),  # the fastest is the first
-        ("", "PCI_BUS_ID", ""),
-        ("7", "PCI_BUS_ID", ""),
-        ("GPU-00000001", "", "nvidia1"),
-        ("GPU-0000000", "", ""),
-        ("MIG-00000001-0000-0000-0000-000000000000", "", ""),
-    ],
-)
-def test_the_file_of_the_gpu_that_is_device_0_is_known_where_it_is_named(
-    visible: str, order: str, own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpus, files = tmp_path / "gpus", tmp_path / "dev"
-    files.mkdir()
-    for bus, minor, mounted in (("0000:19:00.0", 1, True), ("0000:1b:00.0", 0, True), ("0000:0a:00.0", 2, False)):
-        (gpus / bus).mkdir(parents=True)
-        uuid = f"GPU-0000000{minor}-0000-0000-0000-000000000000"
-        text = f"Model: \t\t NVIDIA H200\nIRQ:   \t\t 17\nGPU UUID: \t {uuid}\nBus Location: \t {bus}\nDevice Minor: \t {minor}\n"
-        (gpus / bus / "information").write_text(text)
-        if mounted:
-            (files / f"nvidia{minor}").touch()
-    monkeypatch.setattr(device, "GPUS", gpus)
-    monkeypatch.setattr(device, "DEVICE_FILES", files)
-    uuid, file = device._find_gpu.__wrapped__(visible, order)
-    assert file == own and (uuid[:12] == f"GPU-0000000{own[-1]}" if own else not uuid)
-
-
 @pytest.mark.gpu
 def test_a_gpu_is_known_by_what_its_multiprocessors_hold() -> None:
     found = device.facts("cuda")
