@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from harness.checks import properties
+from harness.checks.integers import EDGED, EDGES, draw_below, draw_between, draw_integers
 from harness.device import generator
 from kernels import catalog
-from kernels.spec import BELOW, DRAWN, OWN_VALUES, Spec, Workload
+from kernels.spec import AXIS_VALUES, BELOW, DRAWN, OWN_VALUES, Spec, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -22,11 +22,17 @@ that is open twice is here twice, and either draws for both."""
 
 
 def draw(
-    view: torch.Tensor, values: str, workload: Workload, rng: torch.Generator, bound: torch.Tensor | None = None
+    view: torch.Tensor,
+    values: str,
+    workload: Workload,
+    rng: torch.Generator,
+    bound: torch.Tensor | None = None,
+    *,
+    edges: bool = False,
 ) -> None:
     """Fill `view` (any shape, the tensor's dtype) in place with values of the named distribution.
 
-    bound: of `below:NAME`, that input's values.
+    bound: of `below:NAME`, that input's values. edges: harness/checks/integers.py, EDGES.
     """
     import torch
 
@@ -35,7 +41,7 @@ def draw(
         return
     if kind == BELOW:
         assert bound is not None, f"{values} is drawn beside the tensor that it names"
-        properties.draw_below(view, bound, rng)
+        draw_below(view, bound, rng)
         return
     if kind in OWN_VALUES:
         GIVEN[rest][-1](view, workload)
@@ -51,21 +57,19 @@ def draw(
         return
     if kind == "integers":
         low, high = (int(bound) for bound in rest.split(":"))
-        view.random_(low, high, generator=rng)
+        draw_between(view, low, high, rng)
         return
     if kind == "bits" and view.dtype.is_floating_point:  # any: subnormals, infinities and NaNs too
         whole = getattr(torch, {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[view.element_size()])
         least, end = (0, 256) if view.element_size() == 1 else (-(1 << 8 * view.element_size() - 1), None)
         view.view(whole).random_(least, end, generator=rng)
         return
-    if kind in ("bits", "padded", "distinct", "permutation", "offsets", "starts"):
-        properties.draw_integers(view, kind, workload.axes.get(rest, 0), rng)
+    if kind == "bits" or kind in AXIS_VALUES:
+        draw_integers(view, kind, workload.axes.get(rest, 0), rng, edges=edges)
         return
-    if not view.dtype.is_floating_point or kind == "index":
-        limit = workload.axes[rest] if kind == "index" else 127
-        if view.dtype.is_floating_point:
-            raise ValueError(f"{values!r} needs an integer tensor")
-        view.random_(0 if kind == "index" or view.dtype == torch.uint8 else -127, limit, generator=rng)
+    if not view.dtype.is_floating_point:
+        low, high = {torch.uint8: (0, 256), torch.bool: (0, 2)}.get(view.dtype, (-128, 128))
+        draw_between(view, low, high, rng)
         return
     if view.dtype.itemsize == 1:  # no random kernels for 8-bit floats
         wide = torch.empty(view.shape, dtype=torch.float32, device=view.device)
@@ -142,7 +146,7 @@ def draw_inputs(
                 memory_format=torch.contiguous_format
             )
         else:
-            draw(view, asked, workload, rng, beside)
+            draw(view, asked, workload, rng, beside, edges=values == EDGES)
         inputs[tensor.name] = view
     return inputs
 
@@ -161,4 +165,6 @@ def distributions(spec: Spec, extra: dict[str, tuple[str, ...]]) -> list[str]:
     found = {firsts: timed[0] if timed else AS_TIMED}
     for name in names:
         found.setdefault(drawn_as[name], name)
+    if any(first.partition(":")[0] in EDGED for first in firsts):
+        found[EDGES,] = EDGES
     return list(found.values()) if spec.inputs else ["ordinary"]

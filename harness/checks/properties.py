@@ -29,9 +29,6 @@ from kernels.spec import Spec, Workload
 if TYPE_CHECKING:
     import torch
 
-NONE = -1
-"""An id that is none: padding in a list of ids."""
-
 
 def law(
     kernel: Kernel, workload: Workload, inputs: dict[str, torch.Tensor]
@@ -112,53 +109,3 @@ def _said(kernel: Kernel, function: str, answer: object) -> str:
     if not isinstance(answer, str):
         raise KernelError(f"{kernel.folder / 'properties.py'}: {function}() returned {answer!r}, not a sentence or ''")
     return answer
-
-
-def draw_below(view: torch.Tensor, bound: torch.Tensor, rng: torch.Generator) -> None:
-    """Fill an integer tensor in place with values from 0 up to, not including, `bound`; 0 where that is not above 0.
-
-    bound: of shape [1], or of the first extents of `view`'s.
-    """
-    import torch
-
-    limit = bound.reshape(*bound.shape, *[1] * (view.dim() - bound.dim())).to(torch.float64)
-    drawn = torch.rand(view.shape, generator=rng, device=view.device, dtype=torch.float64)
-    view.copy_(drawn.mul_(limit).floor_().clamp_min_(0))
-
-
-def draw_integers(view: torch.Tensor, kind: str, limit: int, rng: torch.Generator) -> None:
-    """Fill an integer tensor in place.
-
-    `bits`: any non-negative value; `padded`: ids below `limit`, one in eight of them none (-1); `distinct`: the same, no two of the
-    others the same; `offsets`: non-decreasing
-    from 0 to `limit`, steps lognormal as degrees of graphs are (sigma 1.6), one in twenty of them empty; `starts`: the same
-    without the last, where each run begins.
-    """
-    import torch
-
-    if view.dtype.is_floating_point:
-        raise ValueError(f"{kind!r} needs an integer tensor")
-    if kind == "bits":
-        view.random_(generator=rng)
-        return
-    if kind == "padded":
-        view.random_(0, limit, generator=rng)
-        view.masked_fill_(torch.rand(view.shape, generator=rng, device=view.device) < 0.125, NONE)
-        return
-    if kind in ("distinct", "permutation"):
-        view.view(-1).copy_(torch.randperm(limit, generator=rng, device=view.device)[: view.numel()])
-        if kind == "distinct":
-            view.masked_fill_(torch.rand(view.shape, generator=rng, device=view.device) < 0.125, NONE)
-        return
-    if kind == "starts":
-        whole = torch.empty(len(view) + 1, dtype=view.dtype, device=view.device)
-        draw_integers(whole, "offsets", limit, rng)
-        view.copy_(whole[:-1])
-        return
-    steps = torch.randn(len(view) - 1, generator=rng, device=view.device, dtype=torch.float64).mul_(1.6).exp_()
-    steps.masked_fill_(torch.rand(steps.shape, generator=rng, device=view.device) < 0.05, 0.0)
-    if not bool(steps.any()):
-        steps.fill_(1.0)
-    upto = steps.cumsum(0)
-    view[0] = 0
-    view[1:] = (upto / upto[-1] * limit).round_().clamp_max_(limit)

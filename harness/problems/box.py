@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from harness import device as devices
 from harness.checks.drawing import GIVEN
 from harness.checks.fitting import OutOfDeviceMemory
+from harness.checks.integers import put
 from harness.checks.layout import Layout
 from harness.device import ArgumentBuffers
 from harness.farside import sandbox
@@ -349,7 +350,10 @@ class Box:
         values = torch.tensor(table.values, dtype=wide, device=on).to(view.dtype)
         upto = torch.tensor(table.shares, dtype=torch.float64, device=on).cumsum(0)
         drawn = torch.rand(view.shape, device=on, dtype=torch.float64, generator=devices.generator(on.type))
-        view.copy_(values[torch.searchsorted(upto, drawn.mul_(upto[-1])).clamp_max_(len(values) - 1)])
+        places = torch.searchsorted(upto, drawn.mul_(upto[-1])).clamp_max_(len(values) - 1)
+        rarest = min(range(len(values)), key=table.shares.__getitem__)
+        put(places, list(dict.fromkeys((0, len(values) - 1, rarest))))  # a sentinel is one of them
+        view.copy_(values[places])
 
     def _draw(self, problem: Problem, workload: Workload, steps: int) -> dict[int, torch.Tensor]:
         """One draw of the inputs that only get_inputs() can draw, by their place; of states that behind so many calls of Model."""

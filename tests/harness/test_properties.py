@@ -236,6 +236,45 @@ def test_integers_are_drawn_as_their_kind_says():
     assert bool(floats.isnan().any()) and bool(floats.isinf().any()) and bool((floats < 0).any())
 
 
+@pytest.mark.parametrize(
+    "values, must",
+    [
+        ("index:nodes", {0, 8}), ("padded:nodes", {-1, 0, 8}), ("distinct:nodes", {-1, 0, 8}), ("integers:-7:90", {-7, 89}), ("ordinary", {-128, 127}),
+        ("below:bound", {0, 8}), ("permutation:nodes", {0, 8}),
+    ],
+)  # fmt: skip
+def test_what_comes_by_chance_only_in_a_small_tensor_is_always_drawn(values, must):
+    """Whoever takes the id 0 for none passed one verdict in eighteen: of five ids of nine none was 0 in any draw."""
+    workload, rng = Workload(axes={"nodes": 9}, dtype="int32"), torch.Generator().manual_seed(1)
+    places = set()
+    for edges in (False, True) * 30:
+        ids = torch.empty(4, 2, dtype=torch.int32)
+        draw(ids, values, workload, rng, torch.tensor([9] * 4), edges=edges)
+        assert must <= set(ids.view(-1).tolist()), ids
+        known = ids[ids >= 0]
+        assert not values.startswith(("distinct", "permutation")) or len(known.unique()) == len(known), ids
+        if edges and values.startswith(("padded", "distinct")):
+            assert bool((ids < 0).all(1).any()), "no row is of padding alone"
+        places.add(int((ids == max(must)).int().view(-1).argmax()))
+    assert len(places) == 8, "it is anywhere"
+
+
+def test_runs_are_empty_at_both_ends_and_somewhere():
+    workload, rng = Workload(axes={"edges": 60}, dtype="int32"), torch.Generator().manual_seed(1)
+    for edges in (False, True) * 30:
+        offsets = torch.empty(9, dtype=torch.int32)
+        draw(offsets, "offsets:edges", workload, rng, edges=edges)
+        steps = offsets.diff()
+        assert (int(offsets[0]), int(offsets[-1]), int(steps.min())) == (0, 60, 0)
+        assert not edges or ((int(steps[0]), int(steps[-1])) == (0, 0) and int(steps.max()) >= 29)
+
+
+def test_all_that_a_byte_holds_is_drawn_where_nothing_is_said():
+    codes = torch.empty(4000, dtype=torch.uint8)
+    draw(codes, "ordinary", Workload(axes={}, dtype="uint8"), torch.Generator())
+    assert int((codes > 127).sum()) > 1500 and int(codes.max()) == 255
+
+
 def test_chance_is_told_from_bias():
     torch.manual_seed(3)
     fair = torch.bincount(torch.randint(20, (100_000,)), minlength=20)

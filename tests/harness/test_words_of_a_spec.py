@@ -49,6 +49,42 @@ WORDS = {
         ("if (slot[i] >= 0)", "if (slot[i] > 0)"),
         "",
     ),
+    "padded": (
+        "Tensor(name='x', role='input', shape=('p', 'n')),\n"
+        "Tensor(name='ids', role='input', shape=('m', 'f'), dtype='int32', values=('padded:p',)),\n"
+        "Tensor(name='out', role='output', shape=('m', 'n')),\n"
+        "Size(name='m'),\n"
+        "Size(name='f'),\n"
+        "Size(name='n')",
+        "m f n p",
+        (9, 6, 3, 11),
+        "def reference(x, ids):\n"
+        "    known = (ids >= 0).unsqueeze(2)\n"
+        "    return {'out': (x[ids.clamp(min=0).long()] * known).sum(1) / known.sum(1).clamp(min=1)}\n",
+        'extern "C" void padded_float32(const float* x, const int32_t* ids, float* out, int64_t m, int64_t f, int64_t n) {\n'
+        "  for (int64_t i = 0; i < m; ++i) for (int64_t k = 0; k < n; ++k) { double s = 0; int64_t c = 0;\n"
+        "    for (int64_t j = 0; j < f; ++j) if (ids[i * f + j] >= 0) { s += x[ids[i * f + j] * n + k]; ++c; }\n"
+        "    out[i * n + k] = s / (c ? c : 1); }\n"
+        "}\n",
+        ("(c ? c : 1)", "c"),
+        "",
+    ),
+    "offsets": (
+        "Tensor(name='x', role='input', shape=('p',)),\n"
+        "Tensor(name='at', role='input', shape=('m + 1',), dtype='int32', values=('offsets:p',)),\n"
+        "Tensor(name='out', role='output', shape=('m',)),\n"
+        "Size(name='m')",
+        "m p",
+        (9, 200),
+        "def reference(x, at):\n"
+        "    ends = at.tolist()\n"
+        "    return {'out': torch.stack([x[a:b].sum() for a, b in zip(ends[:-1], ends[1:])])}\n",
+        'extern "C" void offsets_float32(const float* x, const int32_t* at, float* out, int64_t m) {\n'
+        "  for (int64_t i = 0; i < m; ++i) { double s = 0; for (int64_t k = at[i]; k < at[i + 1]; ++k) s += x[k]; out[i] = s; }\n"
+        "}\n",
+        ("double s = 0;", "double s = i ? 0 : x[0]; if (!i) at[1] > 0 ? s -= x[0] : 0;"),
+        "",
+    ),
     "level_offsets": (
         "Tensor(name='x', role='input', shape=('m',)),\n"
         "Tensor(name='starts', role='input', shape=('4',), dtype='int64', values=('drawn:levels',)),\n"
