@@ -214,12 +214,12 @@ def lower_program(
 
 
 def _try(*arguments) -> KernelProgram | None:
-    """The program, if there is one of several kernels."""
+    """The program, if there is one that is not phases of one kernel."""
     try:
         found = _lowered(*arguments)
     except (NoDraft, NoProgram):
         return None
-    return found if len(found.kernels) > 1 else None
+    return found if len(found.kernels) > 1 or found.kernels[0].layout != PHASES else None
 
 
 def folds_neighbours(program: KernelProgram) -> bool:

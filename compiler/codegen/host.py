@@ -447,16 +447,17 @@ class HostFile:
             elif re.search(rf"\b{name}\b", body) or (name == "TRIGGER_WHEN" and "wait_for_predecessor" in body):
                 choices = " ".join(map(str, sorted(numbers)))
                 without.append(f"#define {name} {numbers[0]}  // tune: {choices}")
+        called = [(CUDA / f"{name}.cuh").read_text() for name, call in CALLED.items() if call in body]
+        called += products.preludes(body) if "kTileBytes" in body or "kExactBytes" in body else []
         return "\n".join(
             [
                 schedule.head(),
                 *without,
-                *(["#include <cuda.h>"] if "CUtensorMap" in body else []),
+                *(["#include <cuda.h>"] if any("CUtensorMap" in one for one in called) else []),
                 "",
                 _prelude(),
                 "namespace {\n",
-                *((CUDA / f"{name}.cuh").read_text() for name, call in CALLED.items() if call in body),
-                *(products.preludes(body) if "kTileBytes" in body or "kExactBytes" in body else []),
+                *called,
                 *self.texts,
                 "}  // namespace\n",
                 *self.entries,

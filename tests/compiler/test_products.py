@@ -170,6 +170,16 @@ def test_a_convolution_is_a_product_of_its_windows(form, tmp_path):
     check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
 
 
+def test_a_product_without_operands_by_boxes_declares_what_its_prelude_names():
+    """A turned convolution of halves: nvcc refused it, of which the emulation knows nothing."""
+    tensors = {"x": "in n c h", "k": "in c o 4", "b": "in o", "y": "out n o 2*h"}
+    spec = made([{"n": 2, "c": 8, "o": 16, "h": 16}], ("float16",), ("cuda",), tensors=tensors)
+    value = CONVOLUTIONS["turned"][-1]
+    text = source(spec, f"import torch\n\n\ndef reference(x, k, b):\n    return {{'y': torch.nn.functional.{value}}}\n")
+    assert "CUtensorMap" in text and "__grid_constant__ CUtensorMap" not in text
+    assert text.index("#include <cuda.h>") < text.index("CUtensorMap")
+
+
 def test_a_product_that_others_make_more_of_hands_on_in_memory(tmp_path):
     """A turned convolution's results lie between each other, so what is made of them is another kernel's."""
     reference = """\
