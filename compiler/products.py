@@ -5,13 +5,15 @@ Two products of the same space share one, as a gate and what it opens.
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass, field
 
 import sympy
 import torch
 
-from compiler.draft.expressions import Expr, by_name, loads_of, make, symbols_of
-from compiler.draft.index import Index, flatten, joined, product, unflatten
+from compiler.draft.expressions import Expr, binary, by_name, cast, constant, indices_of, loads_of, make, symbols_of
+from compiler.draft.index import FloorDiv, Index, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
 from compiler.draft.tensors import Buffer, Definition
 from compiler.kernel import PackedKernel
@@ -23,6 +25,14 @@ SHORT = 16
 """Steps up to which a product, of a number of them known now, is no tile's: every thread does its own."""
 MOST_PRODUCTS = 2
 HALVES = (torch.float16, torch.bfloat16)
+BYTES = (torch.int8, torch.uint8, torch.float8_e4m3fn)
+"""Of which each number is one of either type of 16 bits."""
+STAGE = 64
+"""Steps that 16-bit operands are brought at once, within which a factor of a sum may not change."""
+MOST_OF_FACTOR = 32
+"""Instructions of a factor, which each thread computes for its rows and columns."""
+WHOLE = 1 << 20
+"""Stages that have one factor where it is the same for all of a sum."""
 
 
 @dataclass(eq=False)
@@ -36,6 +46,13 @@ class ProductKernel(PackedKernel):
     """Of each product."""
     sums: list[Buffer] = field(default_factory=list)
     stores: list[Member] = field(default_factory=list)
+    factors: tuple[Expr, Expr] | None = None
+    """What the sums within `stages` stages are multiplied by, of their row and of their column; None: nothing."""
+    stages: int = 0
+
+    @property
+    def read(self) -> list[Expr]:
+        return [*(side for pair in self.sides for side in pair), *(self.factors or ())]
 
     @property
     def names(self) -> dict[Buffer, str]:
@@ -52,10 +69,12 @@ class ProductKernel(PackedKernel):
     @property
     def narrow(self) -> torch.dtype | None:
         """The 16-bit type in which the operands go through tensor cores as they are; None: as float32, each as two TF32 numbers."""
-        loads = [load for pair in self.sides for side in pair for load in loads_of([side])]
-        kinds = {load.args[0].dtype for load in loads if load.args[0].dtype.is_floating_point}
+        sides = [side for pair in self.sides for side in pair]
+        plain = all(map(is_plain, sides))
+        kinds = {load.args[0].dtype for load in loads_of(sides)} - set(BYTES)
+        if self.factors is not None and not kinds:
+            return torch.float16
         (kind,) = kinds if len(kinds) == 1 else (None,)
-        plain = all(is_plain(side) for pair in self.sides for side in pair)
         return kind if kind in HALVES and (plain or kind == torch.bfloat16) else None
 
 
@@ -63,9 +82,36 @@ def is_plain(side: Expr) -> bool:
     """Whether 16 bits hold the operand as it is: a load, or zero beyond an edge, or a byte as a number."""
     while side.op == "cast" or (side.op == "masked" and side.args[2].op == "const" and side.args[2].args[0] == 0):
         side = side.args[side.op == "masked"]
-    return side.op in ("load", "load_at") and (
-        side.args[0].dtype in HALVES or side.args[0].dtype in (torch.int8, torch.uint8)
+    return side.op in ("load", "load_at") and side.args[0].dtype in (*HALVES, *BYTES)
+
+
+def apart_from_factor(side: Expr, step: Index) -> tuple[Expr, Expr | None, int] | None:
+    """(what is multiplied by the other side, its factor, stages in which that is the same) of an operand that 16 bits hold but for the factor."""
+    plain, factors, parts = [], [], [side]
+    while parts:
+        part = parts.pop(0)
+        inner = part.args[0] if part.op == "cast" and part.type == "float" else part
+        if inner.op == "mul":
+            parts += inner.args
+        elif is_plain(part) and any(step in without_quotients(index).free_symbols for index in indices_of([part])):
+            plain.append(part)
+        else:
+            factors.append(part)
+    if len(plain) != 1:
+        return None
+    stages = WHOLE
+    for index in indices_of(factors):
+        for quotient in index.atoms(FloorDiv):
+            if step in quotient.free_symbols:
+                if quotient.args[0] != step or not quotient.args[1].is_Integer or quotient.args[1] % STAGE:
+                    return None
+                stages = math.gcd(stages % WHOLE, int(quotient.args[1]) // STAGE)
+        if step in without_quotients(index).free_symbols:
+            return None
+    factor = (
+        functools.reduce(lambda a, b: binary("mul", a, b), (cast(one, "float") for one in factors)) if factors else None
     )
+    return plain[0], factor, stages
 
 
 def products_of(program: SelectedProgram, outputs: set[Buffer], apart: bool = False) -> list[ProductKernel]:
@@ -135,6 +181,33 @@ def _kernel(program, first: Definition, outputs: set[Buffer], apart: bool = Fals
             return None
         kernel.members.append(member)
         kernel.stores.append(member)
+    if len(products) == 1:
+        _take_factors(program, kernel)
     alike = len({tuple(map(kernel.along, pair)) for pair in kernel.sides}) == 1
     alone = len(products) == 1 or (kernel.narrow is not None and alike)
     return kernel if kernel.stores and alone else None
+
+
+def without_quotients(index: Index) -> Index:
+    return index.xreplace(dict.fromkeys(index.atoms(FloorDiv), sympy.S.Zero))
+
+
+def _take_factors(program: SelectedProgram, kernel: ProductKernel) -> None:
+    """Numbers of 8 or 16 bits times a scale of their row, or of a part of it, are multiplied as they are and the sums scaled. Of an infinite scale
+    that would be something else: a sum of both infinities is none."""
+    found = [apart_from_factor(side, kernel.loops_of[3]) for side in kernel.sides[0]]
+    if any(one is None for one in found) or all(one is None or one[1] is None for one in found):
+        return
+    (left, of_row, stages), (right, of_column, more) = (one for one in found if one is not None)
+    of_row, of_column = (constant(1.0, "float") if factor is None else factor for factor in (of_row, of_column))
+    finite = all(load.args[0] in program.finite for load in loads_of([of_row, of_column]))
+    if not finite or max(of_row.cost, of_column.cost) > MOST_OF_FACTOR:
+        return
+    before = kernel.sides
+    kernel.sides, kernel.factors, kernel.stages = (
+        [(left, right)],
+        (of_row, of_column),
+        math.gcd(stages % WHOLE, more % WHOLE) or WHOLE,
+    )
+    if kernel.narrow is None:
+        kernel.sides, kernel.factors = before, None

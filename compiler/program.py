@@ -262,6 +262,14 @@ def _wider(program: KernelProgram) -> dict[str, int]:
     return packs if packs != program.packs else {}
 
 
+BOUNDED = ("range", "uniform", "scaled", "integers", "index")
+
+
+def is_bounded(tensor: Tensor) -> bool:
+    """Whether all that a spec draws of an input lies between two numbers."""
+    return all(value.partition(":")[0] in BOUNDED for value in tensor.values)
+
+
 def _multiple(spec: Spec, needed: SizeNeeded) -> tuple[str, str] | None:
     """(axis, the other one) of a quotient that stopped a lowering, where the first is a multiple of the other in every workload."""
     for quotient in needed.size.atoms(FloorDiv):
@@ -341,6 +349,7 @@ def _lowered(
     if lowered.libraries:
         raise NoProgram(f"the reference calls {lowered.libraries[0].origin}, which has no kernel of the compiler's")
     outputs: dict[str, Buffer] = {}
+    lowered.finite = frozenset(inputs[tensor.name] for tensor in spec.inputs if not spec.nans or is_bounded(tensor))
     for tensor in spec.outputs:
         value = values[traced.outputs[tensor.name]]
         if value.scatter is not None and how == COPIED:
@@ -396,7 +405,7 @@ def _lowered(
     streams = streams_of(lowered, set(outputs.values()), ratios)
     loops = steps_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
     tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch) if short_fold == SHORT_FOLD else []
-    read = {load.args[0] for tile in tiles for load in loads_of([s for pair in tile.sides for s in pair])}
+    read = {load.args[0] for tile in tiles for load in loads_of(tile.read)}
     phases = phases_alone(lowered, now) if how == MIXED else {}
     fusion = Fusion(lowered, set(outputs.values()) | (read - set(inputs.values())), vector, short_fold, phases)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)

@@ -31,7 +31,7 @@ from compiler.draft.index import flatten, product, unflatten
 from compiler.draft.lower_reductions import fold_over
 from compiler.draft.lowering import Lowering, extend, lowers, plain
 from compiler.draft.partition import Kernel
-from compiler.draft.tensors import Definition, NoDraft, Piece, Program, Value
+from compiler.draft.tensors import Buffer, Definition, NoDraft, Piece, Program, Value
 from compiler.one_hot import read_of_one_hot
 from compiler.strides import LEAST_EXTENT, goes_across, loads_at_once, strides_along
 
@@ -162,6 +162,8 @@ class SelectedProgram(Program):
 
     open_steps: tuple[tuple[sympy.Symbol, sympy.Expr], ...] = ()
     """The steps of loops that stay loops, with how many there are."""
+    finite: frozenset[Buffer] = frozenset()
+    """Inputs that hold no infinity, or of which nobody asks what becomes of one."""
     unrolled = 0
     """Elements up to which a reduction is an expression."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from compiler.codegen.kernels import KernelFunction, in_axes
-from compiler.codegen.product_parts import OperandSide, SideLines, by_plan, plan_lines
+from compiler.codegen.product_parts import OperandSide, SideLines, by_plan, factor_lines, plan_lines
 from compiler.codegen.shifted_sides import bring_by_words, line_lengths
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr
@@ -57,13 +57,13 @@ def stage_lines(
         "constexpr bool kAsks = Mapped && kAsksForBoxes;", *structs, "struct StageRead {", *indent(members, 1), "};", *lines, *fetches,
         f"const auto fetchStage = [&]({given}, {threads}) {{", "    StageRead read;", *indent(fetched, 1), "    return read;", "};",
         f"const auto bringStage = [&]([[maybe_unused]] const StageRead& read, {given}, char* to, {threads}) {{", *indent(brought, 1), "};",
-        f"const auto askStage = [&]({given}, uint32_t to, uint32_t barrier) {{", *indent(asked, 1), "};",
+        f"const auto askStage = [&]({given}, uint32_t to, uint32_t barrier) {{", *indent(asked, 1), "};", *factor_lines(sides[0][0].text, kernel),
     ]  # fmt: skip
     along = ", ".join(str(side.along).lower() for side in sides[0])
     brings = "true" if len(maps) < len(lefts) + len(rights) else "!kAsks"
     call = f"multiply_halved_tiles<{type}, Rows, Columns, Split, {len(sides)}, {len(lefts)}, {len(rights)}, {along}, kAsks ? {' + '.join(bytes)} : 0, {brings}, {'true' if copies else '!kAsks'}>"
     parameters = [f"[[maybe_unused]] const __grid_constant__ CUtensorMap {name}" for name in maps]
-    return lines, [f"{call}(tileMemory, {sizes}, askStage, fetchStage, bringStage, putEight);"], parameters
+    return lines, [f"{call}(tileMemory, {sizes}, askStage, fetchStage, bringStage, putEight, factorsOf);"], parameters
 
 
 def bring_side(side: OperandSide, name: str, type: str, places: str, kind: torch.dtype) -> SideLines:
@@ -113,7 +113,7 @@ def launch_halved(
     least = 32 if kernel.along(rights[0]) else 64  # columns of a box
     cuts = [
         (rows, columns, most if clusters else 1) for rows, columns, most in HALVED[len(kernel.sides)]
-        if least <= columns and (columns <= BROUGHT[1] or all_mapped)
+        if least <= columns and (columns <= BROUGHT[1] or (all_mapped and kernel.factors is None))
     ]  # fmt: skip
     wide = any(f"int64_t {size}" in function.parameters for end in kernel.ends for size in end.free_symbols)
     if wide:  # a product of more than 2^31 elements has many tiles

@@ -11,12 +11,11 @@ import torch
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import print_lines
 from compiler.codegen.text import Text, element_type
-from compiler.draft.expressions import Expr, loads_of, make, put
+from compiler.draft.expressions import Expr, indices_of, loads_of, make, put
 from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.printing import branch, indent, index_text
-from compiler.products import HALVES, ProductKernel
+from compiler.products import BYTES, HALVES, ProductKernel, without_quotients
 
-BYTES = (torch.int8, torch.uint8)
 PACKED = (*HALVES, *BYTES, torch.float32, torch.int16, torch.int32)
 """What eight neighbours of are read at once where an operand is made of them."""
 
@@ -122,7 +121,9 @@ class OperandSide:
             f"    [[maybe_unused]] {at.format(*(('', ' + ofEight') if self.along else (' + ofEight', '')))}", *indent(lines, 1),
             f"    eightOf.at[ofEight] = to<{type}>({printed});", "}",
         ]  # fmt: skip
-        if printed == f"float_of({packs[0][1]}, ofEight)":
+        of_bytes = {f"float_of({packs[0][1]}, ofEight)"}
+        of_bytes |= {f"to_float({packs[0][1]}.at[ofEight])"} if packs[0][0] == "__nv_fp8_e4m3" else set()
+        if printed in of_bytes:
             each = [f"eightOf = eight_of<{type}>({packs[0][1]});"]
         quick = [
             f"store_side<{places}, {along}>(read.{name}, toStage, ofThread, ofThreads, [&](const {struct}& packsRead, int ofPlace, int ofStep, char* toHere) {{",
@@ -213,10 +214,11 @@ def packs_along(
     def packed(e: Expr) -> Expr | None:
         of = e.args[0] if e.op == "cast" and e.type == "float" else e
         name = names.get(of.args[:2]) if of.op == "load" else None
-        if name is None or (of is not e and of.args[0].dtype not in BYTES):
+        dtype = of.args[0].dtype if name is not None else None
+        if name is None or (of is not e and dtype not in BYTES):
             return None
         one = f"float_of({name}, ofEight)" if of is not e else f"{name}.at[ofEight]"
-        return make("scalar", f"to_float({one})" if of.args[0].dtype in HALVES else one, type=e.type)
+        return make("scalar", f"to_float({one})" if dtype in (*HALVES, torch.float8_e4m3fn) else one, type=e.type)
 
     return list(dict.fromkeys(flags)), packs, [put(value, packed) for value in values]
 
@@ -268,6 +270,32 @@ def put_eight(text: Text, kernel: ProductKernel, stores: list[StoreStatement]) -
         f"const auto putEight = [&]({batch_parameter(batch, wide)}, {wide} firstM, {wide} firstN, const float (&theSums)[{count}][8]) {{",
         *indent(body, 1), "};",
     ]  # fmt: skip
+
+
+def factor_lines(text: Text, kernel: ProductKernel) -> list[str]:
+    """`factorsOf`: what the sums within some stages are multiplied by, by lambdas of (batch, row or column, first step)."""
+    if kernel.factors is None:
+        return ["constexpr NoFactors factorsOf;"]
+    batch, m, n, k = kernel.loops_of
+    lines = []
+    for name, factor, place, end in zip(("ofRow", "ofColumn"), kernel.factors, (m, n), kernel.ends[1:3], strict=True):
+        before, printed = print_lines(text, factor)
+        lines += [
+            f"const auto {name} = [&]({batch_parameter(batch, text.wide)}, [[maybe_unused]] {text.wide} {place}, [[maybe_unused]] {text.wide} {k}) {{",
+            f"    if ({place} >= {index_text(end)}) return 0.0f;", *indent([*before, f"return {printed};"], 1), "};",
+        ]  # fmt: skip
+    indices = indices_of([kernel.factors[1]])
+    blocks = [quotient for index in indices for quotient in index.atoms(FloorDiv) if n in quotient.free_symbols]
+    shared = all(q.args[0] == n and q.args[1].is_Integer and q.args[1] % MOST_COLUMNS == 0 for q in blocks)
+    shared = shared and all(n not in without_quotients(index).free_symbols for index in indices)
+    return [
+        *lines,
+        f"const Factors<{kernel.stages}, {str(shared).lower()}, decltype(ofRow), decltype(ofColumn)> factorsOf{{ofRow, ofColumn}};",
+    ]
+
+
+MOST_COLUMNS = 128
+"""Of a tile whose sums have factors."""
 
 
 def batch_parameter(batch: Index, wide: str) -> str:

@@ -53,7 +53,7 @@ def product_function(program: KernelProgram, kernel: ProductKernel, name: str, n
     text = Text(program, kernel, "int" if narrow else "int64_t", program.dtype in ("float16", "bfloat16"))
     text.levels = [set(), set()]
     stores = [StoreStatement(s.definition.outs[0], s.places[0], kernel.leaf(s.value), 0, False) for s in kernel.stores]
-    roots = [side for pair in kernel.sides for side in pair] + [s.value for s in stores]
+    roots = kernel.read + [s.value for s in stores]
     wide, kind = text.wide, kernel.narrow
     sizes = ", ".join(f"static_cast<{wide}>({index_text(end)})" for end in kernel.ends)
     sides = [(OperandSide(text, kernel, left, 1), OperandSide(text, kernel, right, 2)) for left, right in kernel.sides]

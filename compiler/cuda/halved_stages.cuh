@@ -184,6 +184,30 @@ __device__ __forceinline__ Pack<T, 8> eight_of(const Pack<Byte, 8>& bytes) {
     return made;
 }
 
+#if !defined(WITHOUT_FP8)
+template <typename T>
+__device__ __forceinline__ Pack<T, 8> eight_of(const Pack<__nv_fp8_e4m3, 8>& bytes) {
+    Pack<T, 8> made;
+#pragma unroll
+    for (int at = 0; at < 8; at += 2) {
+#if defined(__CUDACC__) && __CUDA_ARCH__ >= 890
+        uint32_t two;
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(two) : "h"(reinterpret_cast<const uint16_t*>(&bytes)[at / 2]));
+        if constexpr (std::is_same<T, __half>::value) {
+            reinterpret_cast<uint32_t*>(&made)[at / 2] = two;
+        } else {
+            const float2 both = __half22float2(reinterpret_cast<const __half2&>(two));
+            store_two(&made.at[at], both.x, both.y);
+        }
+#else
+        made.at[at] = to<T>(to_float(bytes.at[at]));
+        made.at[at + 1] = to<T>(to_float(bytes.at[at + 1]));
+#endif
+    }
+    return made;
+}
+#endif
+
 // 16 bytes into shared memory, zeros where there are none to read. They are there when the thread has waited.
 __device__ __forceinline__ void copy_eight(char* to, const void* from, bool inside) {
 #if __CUDA_ARCH__ >= 800

@@ -104,11 +104,33 @@ __device__ __forceinline__ void exchange_in_fours(float (&numbers)[4]) {
     }
 }
 
+// What the sums within `Stages` stages are multiplied by before they are added: of_row(batch, row, first step) * of_column(batch, column, first step),
+// which is the same for all columns of a tile where they are `Shared`.
+struct NoFactors {
+    static constexpr int kStages = 0;
+};
+template <int Stages, bool Shared, typename Row, typename Column>
+struct Factors {
+    static constexpr int kStages = Stages;
+    Row of_row;
+    Column of_column;
+
+    template <int Sums, typename Index>
+    __device__ __forceinline__ void add(float (&sums)[Sums], const float (&within)[Sums], Index batch, Index row, Index first_column, int column, Index step) const {
+        const float upper = of_row(batch, row, step), lower = of_row(batch, row + 8, step), shared = Shared ? of_column(batch, first_column, step) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < Sums; ++i) {
+            const float factor = Shared ? shared : of_column(batch, first_column + column + i / 4 * 8 + i % 2, step);
+            sums[i] += within[i] * ((i % 4 < 2 ? upper : lower) * factor);
+        }
+    }
+};
+
 // All tiles of a block. ask(batch, row, column, step, to, barrier) asks for the boxes of a stage, of `Asked` bytes in all; the rest of it is what
 // fetch(batch, row, column, step, thread, threads) reads and bring(what was read, batch, row, column, step, to, thread, threads) makes and brings. put(batch, row, column, sums of each product) takes eight
 // neighbouring columns. Where `Split` is 0, the blocks of a cluster share a depth.
-template <typename T, int Rows, int Columns, int Split, int Products, int Lefts, int Rights, bool LeftAlongK, bool RightAlongK, int Asked, bool Brings, bool Copies, typename Index, typename Ask, typename Fetch, typename Bring, typename Put>
-__device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batches, Index rows, Index columns, Index depth, Ask ask, Fetch fetch, Bring bring, Put put) {
+template <typename T, int Rows, int Columns, int Split, int Products, int Lefts, int Rights, bool LeftAlongK, bool RightAlongK, int Asked, bool Brings, bool Copies, typename Index, typename Ask, typename Fetch, typename Bring, typename Put, typename OfSums>
+__device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batches, Index rows, Index columns, Index depth, Ask ask, Fetch fetch, Bring bring, Put put, OfSums factors) {
     constexpr int kSlots = kTileSlots<Rows, Columns, Lefts, Rights>, kStage = kTileStage<Rows, Columns, Lefts, Rights>, kGroups = Rows == 64 ? 2 : 1, kSums = Columns / 2;
     char* const slots = reinterpret_cast<char*>(memory);
     const Operands<T, LeftAlongK, RightAlongK> kind;
@@ -228,6 +250,8 @@ __device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batch
         };
         each_tile([&](Index batch, Index first_row, Index first_column) {
             float sums[Products][kSums] = {};
+            [[maybe_unused]] float within[kSums];  // the sums of stages that have one factor
+            [[maybe_unused]] bool begins = true;
             const int height = kGroups == 1 ? group * 64 : 0;
             const bool has_rows = first_row + height < rows;
             int before = -1;
@@ -247,11 +271,26 @@ __device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batch
 #pragma unroll
                         for (int product = 0; product < Products; ++product) {
                             const uint32_t a = here + left_of(product) + height * 128, b = here + right_of(product);
-                            multiply_sixteen(
-                                kind, sums[product], lines_at<LeftAlongK>(a + step * (LeftAlongK ? 32 : 2048)), lines_at<RightAlongK>(b + step * (RightAlongK ? 32 : 2048)), 1);
+                            const uint64_t left = lines_at<LeftAlongK>(a + step * (LeftAlongK ? 32 : 2048)), right = lines_at<RightAlongK>(b + step * (RightAlongK ? 32 : 2048));
+                            if constexpr (OfSums::kStages > 0) {
+                                multiply_sixteen(kind, within, left, right, !begins || step > 0);
+                            } else {
+                                multiply_sixteen(kind, sums[product], left, right, 1);
+                            }
                         }
                     }
                     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                }
+                if constexpr (OfSums::kStages > 0) {
+                    begins = kGroups == 2 || (stage + 1) % OfSums::kStages == 0 || stage + 1 == to;
+                    if (begins && (kGroups == 2 || has_rows)) {
+                        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+                        for (int i = 0; i < kSums; ++i) {
+                            asm volatile("" : "+f"(within[i])::"memory");  // as below
+                        }
+                        factors.add(sums[0], within, batch, first_row + row, first_column, column, stage * kTileSteps);
+                    }
                 }
                 asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                 if (before >= 0) release(before);
@@ -285,9 +324,13 @@ __device__ __forceinline__ void multiply_halved_tiles(float* memory, Index batch
             if (makes && (kGroups == 1 || (stage - from) % 2 == group)) {
 #pragma unroll
                 for (int product = 0; product < Products; ++product) {
+                    [[maybe_unused]] float within[kSums] = {};
 #pragma unroll
                     for (int step = 0; step < kTileSteps; step += 16) {
-                        multiply_sixteen<Rows>(kind, sums[product], slots + left_of(product), slots + right_of(product), step);
+                        multiply_sixteen<Rows>(kind, OfSums::kStages > 0 ? within : sums[product], slots + left_of(product), slots + right_of(product), step);
+                    }
+                    if constexpr (OfSums::kStages > 0) {
+                        factors.add(sums[product], within, batch, first_row + row, first_column, column, stage * kTileSteps);
                     }
                 }
             }

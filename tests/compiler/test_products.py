@@ -13,7 +13,7 @@ from compiler.frontend import NoProgram
 from compiler.products import TILES, ProductKernel
 from kernels import catalog
 from kernels.spec import Spec
-from tests.compiler.folders import check_text, folder_of, made
+from tests.compiler.folders import check_text, every_size, folder_of, made
 from tests.nodes.rewrites.emulate.emulation import emulated
 
 SPEC = """\
@@ -145,6 +145,54 @@ def test_a_sum_that_is_not_finite_is_taken_again(tmp_path):
     reference = reference.replace("x @ w.T *", "(x * 0.0 + 3.4028234e38) @ (w.T * 0.0 + 1e-30) *")
     (tmp_path / "reference.py").write_text(reference)
     right(tmp_path, source(spec, reference))
+
+
+SCALED = {
+    "fp8, both by blocks of 128": (
+        {"x": "in m 128*g float8_e4m3fn", "w": "in 128*n 128*g float8_e4m3fn", "s": "in m g float32 range:0.1:2", "t": "in n g float32 range:0.1:2"},
+        "left = x.to(s.dtype).view(-1, s.shape[1], 128) * s[..., None]\n"
+        "    right = w.to(s.dtype).view(-1, s.shape[1], 128) * t.repeat_interleave(128, dim=0)[..., None]",
+        (128, 128, 1), "Factors<2, true,",
+    ),
+    "int8, groups of 64": (
+        {"x": "in m 128*g", "w": "in n 128*g int8 integers:-9:9", "t": "in n 2*g range:0.1:2"},
+        "left, right = x, w.to(x.dtype).view(w.shape[0], -1, 64) * t[..., None]", (64, 64, 2), "Factors<1, false,",
+    ),
+    "fp8, a column's": (
+        {"x": "in m 128*g", "w": "in n 128*g float8_e4m3fn", "t": "in n range:0.1:2"},
+        "left, right = x, w.to(x.dtype) * t[:, None]", (128, 64, 1), "Factors<1048576, false,",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", SCALED)
+def test_sums_are_scaled_and_not_what_8_bits_hold(form, tmp_path):
+    tensors, sides, tile, factors = SCALED[form]
+    reference = f"import torch\n\n\ndef reference({', '.join(tensors)}):\n    {sides}\n    return {{'y': left.flatten(1) @ right.flatten(1).t()}}\n"
+    blocks = "128*n" in tensors["w"]
+    sizes = [{"m": 130, "n": 1 if blocks else 72, "g": 2}, {"m": 3, "n": 2 if blocks else 130, "g": 1}]
+    spec = made(sizes, ("bfloat16",), ("cuda",), tensors=tensors | {"y": "out m 128*n" if blocks else "out m n"})
+    (kernel,) = Meaning(spec, reference).program("bfloat16", 1).kernels
+    assert isinstance(kernel, ProductKernel) and kernel.narrow is not None
+    text = source(spec, reference)
+    assert factors in text
+    check_text(folder_of(tmp_path, spec, reference), cut(text, *tile), tmp_path, offsets=(0,), sized=every_size(spec))
+
+
+def test_a_product_whose_scales_are_of_blocks_rounded_up_is_one_of_tiles():
+    found = catalog.load("block_scaled_fp8_product")
+    (kernel,) = Meaning(found.spec, (found.folder / "reference.py").read_text()).program("bfloat16", 8).kernels
+    assert isinstance(kernel, ProductKernel) and kernel.stages == 2
+
+
+def test_a_scale_that_may_be_infinite_stays_with_its_numbers():
+    """Sums of both infinities are no number; a scaled sum would be one of them."""
+    tensors = {"x": "in m k", "w": "in n k int8 integers:-9:9", "t": "in n", "y": "out m n"}
+    reference = "def reference(x, w, t):\n    return {'y': x @ (w.to(x.dtype) * t[:, None]).t()}\n"
+    for nans in (True, False):
+        spec = made([{"m": 130, "n": 72, "k": 128}], ("bfloat16",), ("cuda",), tensors=tensors, nans=nans)
+        (kernel,) = Meaning(spec, reference).program("bfloat16", 1).kernels
+        assert isinstance(kernel, ProductKernel) and (kernel.factors is None) == nans
 
 
 CONVOLUTIONS = {
