@@ -34,6 +34,12 @@ def site_packages() -> str:
     return str(Path(spec.origin).parent.parent)
 
 
+def ffi_libraries() -> list[str]:
+    """The folder of the library that kernels over TVM-FFI are linked to, which need not lie where torch does; empty where there is none."""
+    found = importlib.util.find_spec("tvm_ffi")
+    return [str(Path(found.origin).parent / "lib")] if found is not None and found.origin else []
+
+
 class ForkServer(ForkParent):
     """A process that has imported torch, never touches CUDA, loads no candidate, and forks workers. Close it."""
 
@@ -150,7 +156,7 @@ class PythonWorker(Worker):
 
     def _visible(self) -> dict[str, Any]:
         cuda = [str(Path(cuda_library()).parent)] if self.device == "cuda" else []
-        return {"readable": [*sandbox.interpreter_paths(), self.fork_server.site, *cuda]}
+        return {"readable": [*sandbox.interpreter_paths(), self.fork_server.site, *ffi_libraries(), *cuda]}
 
     def close(self) -> None:
         if (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from harness import backends
 from harness.backends import cpu, python_module, stable_abi, torch_extension, tvm_ffi
 from harness.evaluate import Evaluator
+from harness.processes.fork_server import PythonWorker, get_fork_server
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
@@ -80,6 +83,26 @@ ON_A_GPU = {"cuda", "cute_dsl", "model_new"}
 def test_each_form_is_in_the_contract() -> None:
     files = {path.stem for path in Path(cpu.__file__).parent.glob("*.py")} - {"__init__"}
     assert files == ALL_FORMS.keys() | ON_A_GPU
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_a_kernel_sees_the_runtime_of_tvm_ffi_wherever_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `pip install --target`, or of PYTHONPATH, it lies in another folder than torch."""
+    package = tmp_path / "elsewhere" / "tvm_ffi"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(package.parent)
+    library = package / "lib" / "libtvm_ffi.so"
+    subprocess.run(["g++", "-shared", "-o", library, "-x", "c++", "-"], input=b"", check=True)
+    kernel = catalog.load("silu_and_mul")
+    (module := tmp_path / "module").mkdir()
+    (module / "candidate.py").write_text(f"import ctypes\n\nctypes.CDLL({str(library)!r})\n\n\ndef silu_and_mul(*given): ...\n")
+    server = get_fork_server("cpu", libraries=False)
+    PythonWorker(
+        server, kernel.spec, "python_module", device="cpu", artefact=module, dtypes=("float32",)
+    ).close()
 
 
 @pytest.fixture(params=sorted(FORMS))
