@@ -170,7 +170,7 @@ def changes(run: RunFolder, result: Result, of: Path | None) -> tuple[str, str]:
     Raises ExportError where it cannot be put there, or does not compile; RunError where the file cannot be read.
     """
     settings = run.record.settings
-    kernel = catalog.load(settings.kernel)
+    kernel = catalog.load(settings.kernel).of_dtypes(result.dtypes)
     baseline, winner = run.source(result.source), run.source(result.best)
     if of is None:
         of = (
@@ -201,7 +201,7 @@ def profile(run: RunFolder, result: Result) -> tuple[bytes, str]:
     """(the best file's call at the largest timed size as a report of Nsight Compute, a sentence on it or on why there is none); of a GPU's alone."""
     if result.device != "cuda":
         return b"", ""
-    kernel = catalog.load(run.record.settings.kernel)
+    kernel = catalog.load(run.record.settings.kernel).of_dtypes(result.dtypes)
     timed = [workload for workload in kernel.spec.suite("cuda") if workload.timed]
     try:
         device.choose("cuda")

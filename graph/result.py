@@ -74,6 +74,7 @@ def result(
         policy=policy_text(settings.policy),
         policies=dict(settings.policy.items()),
         baseline=settings.baseline,
+        dtypes=settings.dtypes,
         status=status,
         stop_reason=_stop_reason(stop, status, error),
         error=error,

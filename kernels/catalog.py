@@ -63,6 +63,12 @@ class Kernel:
     def __hash__(self) -> int:
         return hash(self.folder)
 
+    def of_dtypes(self, dtypes: tuple[str, ...]) -> Kernel:
+        """The same kernel with these of its dtypes and their workloads alone; all where none is named."""
+        workloads = tuple(workload for workload in self.spec.workloads if workload.dtype in dtypes)
+        kept = {"dtypes": dtypes, "workloads": workloads}
+        return replace(self, spec=self.spec.model_copy(update=kept)) if dtypes else self
+
     @property
     def has_reference(self) -> bool:
         """False only where properties.py alone says what is right."""

@@ -50,7 +50,7 @@ class ExportCommand(Database, Command):
             return self._changes(run, result)
         to = self.to or run.folder / "export"
         source = run.source(result.best)
-        kernel = catalog.load(run.record.settings.kernel)
+        kernel = catalog.load(run.record.settings.kernel).of_dtypes(result.dtypes)
         evidence, baseline = result.model_dump(mode="json"), run.source(result.source)
         for path in dropin.export(kernel, source, evidence, to, result.device, baseline=baseline):
             print(path)
@@ -72,7 +72,7 @@ class ExportCommand(Database, Command):
         diff, built = changes(run, result, self.of)
         text, test, missing, profiled = diff, "", "", b""
         if self.form == "pr":
-            kernel = catalog.load(run.record.settings.kernel)
+            kernel = catalog.load(run.record.settings.kernel).of_dtypes(result.dtypes)
             try:
                 test = review.write(kernel, result.device)
             except ExportError as error:

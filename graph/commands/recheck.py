@@ -42,7 +42,7 @@ class RecheckCommand(AsJson, Command):
                 on,
                 source,
                 baseline,
-                dtypes=(),
+                dtypes=tuple(found.evidence.get("dtypes") or ()),
                 sandbox=self.options.sandbox,
                 say=lambda text: shown.say("harness", text),
             )

@@ -216,6 +216,8 @@ class Result(ResultRow):
     stop_reason: str = ""
     error: str = ""
     """Sentence on what went wrong where the status is `failed`, or what is awaited where it is `paused`."""
+    dtypes: tuple[str, ...] = ()
+    """Data types that were judged; all of the kernel's where none is named."""
     source: Hash = ""
     """sha256 of the baseline's source."""
     best: Hash = ""

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from graph.commands.export import ExportCommand
 from graph.commands.recheck import RecheckCommand
 from harness.export import dropin
 from harness.export.dropin import ExportError
+from harness.records import Interval
 from harness.store import digest
 from kernels import catalog
+from tests.harness.report.example import RESULT
 from tests.test_run import BASELINE, FASTER, REFERENCE, SPEC
 
 
@@ -104,3 +108,36 @@ def test_a_package_without_its_list_of_files_is_changed(tmp_path: Path) -> None:
     assert dropin.find_changes(to) == ()
     (to / dropin.FILES).write_text("[]")
     assert dropin.find_changes(to) == (dropin.FILES,)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+@pytest.mark.usefixtures("few_samples")
+def test_what_leaves_a_run_has_the_dtypes_that_it_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """Of `--dtype float32`: the winner holds no others. The package's tests called them, and the diff asked for them."""
+    folder = tmp_path / "twice"
+    folder.mkdir()
+    spec = SPEC.replace('("float32",)', '("float32", "float64")').replace(
+        "    ),\n    flops", '        Workload(axes={"n": 40000}, dtype="float64"),\n    ),\n    flops'
+    )
+    other = BASELINE.replace("float32", "float64").replace("float*", "double*").replace("#include <cstdint>", "")
+    for name, text in (("spec.py", spec), ("reference.py", REFERENCE), ("baseline.cpp", BASELINE + other)):
+        (folder / name).write_text(text)
+    shown = {"device": "cpu", "dtypes": ("float32",), "problem": False, "best": digest(FASTER), "source": "own"}
+    result = RESULT.model_copy(update=shown | {"speedup": Interval(median=0.001, low=0.001, high=0.001)})
+    settings = SimpleNamespace(kernel=str(folder), baseline="baseline")
+    run = SimpleNamespace(
+        id="r", source={"own": BASELINE + other, digest(FASTER): FASTER}.get, record=SimpleNamespace(settings=settings)
+    )
+    monkeypatch.setattr("graph.commands.export.find_run", lambda *_: run)
+    monkeypatch.setattr("graph.commands.export.open_service", lambda *_: SimpleNamespace(result=lambda _: result))
+    package = tmp_path / "package"
+    assert ExportCommand(run="r", to=package).go() == 0
+    made = [path for path in package.rglob("*") if path.suffix in (".py", ".md") and "evidence" not in path.parts]
+    assert made and not [path for path in made if "float64" in path.read_text() and path.parent.name != "judging"]
+    capsys.readouterr()
+    assert ExportCommand(run="r", form="diff").go() == 0
+    assert "float64" not in "".join(line for line in capsys.readouterr().out.splitlines() if line.startswith("+"))
+    code, said = rechecked(package, capsys)
+    assert code == 0 and said["holds"], said

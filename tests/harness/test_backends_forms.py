@@ -98,11 +98,11 @@ def test_a_kernel_sees_the_runtime_of_tvm_ffi_wherever_it_is_installed(
     subprocess.run(["g++", "-shared", "-o", library, "-x", "c++", "-"], input=b"", check=True)
     kernel = catalog.load("silu_and_mul")
     (module := tmp_path / "module").mkdir()
-    (module / "candidate.py").write_text(f"import ctypes\n\nctypes.CDLL({str(library)!r})\n\n\ndef silu_and_mul(*given): ...\n")
+    (module / "candidate.py").write_text(
+        f"import ctypes\n\nctypes.CDLL({str(library)!r})\n\n\ndef silu_and_mul(*given): ...\n"
+    )
     server = get_fork_server("cpu", libraries=False)
-    PythonWorker(
-        server, kernel.spec, "python_module", device="cpu", artefact=module, dtypes=("float32",)
-    ).close()
+    PythonWorker(server, kernel.spec, "python_module", device="cpu", artefact=module, dtypes=("float32",)).close()
 
 
 @pytest.fixture(params=sorted(FORMS))
