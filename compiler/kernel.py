@@ -154,7 +154,9 @@ class Fusion(Partition):
         along, pack, width = self._packed("part", product(inner), inner[-1])
         if width != kernel.width:
             return None
-        kernel.loops[pack] = product(inner) / width
+        count = product(inner) / width
+        alike = next((at for at, end in kernel.loops.items() if sympy.expand(end - count) == 0), pack)
+        along, kernel.loops[alike] = along.subs(pack, alike), count  # parts of one length share a loop
         variables = self.program.ranges
         return [
             *unflatten(kernel.row, definition.ranges[:outer], variables),

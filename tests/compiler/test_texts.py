@@ -365,6 +365,33 @@ def reference(x, w, c):
     check_text(kernel, text, tmp_path)
 
 
+NORM = "        u = u * torch.rsqrt(u.square().mean(-1, keepdim=True) + 1e-6)\n"
+
+
+@pytest.mark.parametrize("norm", [NORM, ""], ids=["normalised", "as they are"])
+def test_halves_of_rows_are_turned_in_place_where_several_kernels_write_parts_of_a_tensor(norm, tmp_path):
+    """A thread takes both halves, behind the sum at which its row's threads meet; no part is read behind the kernel that writes it."""
+    reference = f"""\
+import torch
+
+
+def reference(x, c, heads, others):
+    q, k, v = x.view(x.shape[0], -1, 32).split([heads, others, others], 1)
+
+    def turned(u):
+{norm}        a, b = u.chunk(2, -1)
+        return torch.cat([a * c[:, None, :16] - b * c[:, None, 16:], b * c[:, None, :16] + a * c[:, None, 16:]], -1)
+
+    return {{"x": torch.cat([turned(q), turned(k), v], 1).reshape(x.shape)}}
+"""
+    tensors = {"x": "inout rows 32*(heads+2*others)", "c": "in rows 32"}
+    sizes = [{"rows": 3, "heads": 3, "others": 2}, {"rows": 40, "heads": 2, "others": 1}]
+    kernel = folder_of(tmp_path, made(sizes, ("float16",), ("cuda",), tensors=tensors), reference)
+    text = source(kernel.spec, reference)
+    assert "kept_x_before" not in text and len(read_head(text).versions["float16"][0].kernels) == 2
+    check_text(kernel, text, tmp_path)
+
+
 def test_a_sum_of_two_rows_is_kept_and_the_square_of_a_norm_is_no_root():
     """As many registers as the two rows have; computing it again was 0.1 of 2.9 us (256 x 4096 halves in L2, H200)."""
     folder = Path(catalog.__file__).parent / "fused_add_rmsnorm"
