@@ -72,21 +72,21 @@ def phases_alone(program: SelectedProgram, sizes: dict[sympy.Symbol, int]) -> di
             before is not None and before.kind == "map" and before.element(ranges.probe(before.ranges)).op == "const"
         )
         together = [before, definition] if before is not None and number else [definition]
-        program.definitions = [d for d in program.definitions if d is definition or d not in together]
         phases = [phase_of(program, one, sympy.S.Zero, sympy.S.One) for one in together]
         rows = _rows_of(program, definition, sizes) if before is not None and before.kind == "map" else None
-        kernel = PhasesKernel(
-            (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definition.order, phases=[p for p in phases if p]
-        )
-        kernel.members = [member_of(phase) for phase in kernel.phases]
         if rows is not None and rows.begin is not None and before is not None:
             place, along, _ = rows.begin
             at = unflatten(sympy.expand(place * rows.inner_end + along), before.ranges, ranges)
             rows.begin = place, along, before.element(at)
-            program.definitions = [d for d in program.definitions if d is not before]
-            both = [phase_of(program, one, sympy.S.Zero, sympy.S.One) for one in (before, definition)]
-            kernel.members = [member_of(phase) for phase in both if phase is not None]
-            kernel.phases = [rows]
+            if not number:
+                together = [before, definition]
+                phases = [phase_of(program, before, sympy.S.Zero, sympy.S.One), *phases]
+        program.definitions = [d for d in program.definitions if d is definition or d not in together]
+        own = [phase for phase in phases if phase is not None]
+        kernel = PhasesKernel(
+            (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definition.order, phases=own if rows is None else [rows]
+        )  # fmt: skip
+        kernel.members = [member_of(phase) for phase in own]
         found[definition] = kernel
     return found
 
