@@ -305,6 +305,10 @@ def _value(program: KernelProgram, index, workload: Workload) -> int:
     return int(index.subs(program.values(workload.axes)))
 
 
+STEP_THREADS = 64
+"""Of a block whose threads each go a long way alone: a few heads' states then go to as many multiprocessors as there are."""
+
+
 def _next_power(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
@@ -338,6 +342,7 @@ def _plan(
             assert kernel.turned is not None
             return KernelPlan(members=members, pdl=pdl, sketch=_turned(kernel.turned, width, choice))
         each, threads = (FETCHED, FETCH_THREADS) if fetches(kernel) else (choice.each, choice.element_threads)
+        threads = min(threads, STEP_THREADS) if kernel.writes_steps else threads
         sketch = Elements(vector=ragged or width, items=each, threads=threads, ragged=bool(ragged))
         return KernelPlan(members=members, pdl=pdl, sketch=sketch)
     if turned:
@@ -468,6 +473,8 @@ def open_numbers(
         numbers["ALONG"], numbers["THREADS"] = tuple(fitting), (128, 256, 512)
     if program.kernels and all(isinstance(kernel, PackedKernel) and fetches(kernel) for kernel in program.kernels):
         numbers["EACH"], numbers["THREADS"] = (FETCHED, 1, 2), (FETCH_THREADS, 256, 512)
+    if program.kernels and all(kernel.writes_steps for kernel in program.kernels):
+        numbers["THREADS"] = (STEP_THREADS, 128, 256)
     if _row_kernels(program):
         numbers["THREADS"] = (256, 128, 512) if any(map(gathers, _row_kernels(program))) else (128, 256, 512)
     tall = [kernel for kernel in program.kernels if _is_columns(kernel)]

@@ -57,6 +57,12 @@ class PackedKernel(Kernel):
         """Those of members that write shorter rows than the kernel reduces."""
         return {at: end for at, end in self.loops.items() if any(at in m.places[0].free_symbols for m in self.members)}
 
+    @property
+    def writes_steps(self) -> bool:
+        """Whether a thread writes in its loop, as a state's elements beside their sums."""
+        looped = self.layout == FLAT and bool(self.inner)
+        return looped and any(not (member.definition.reduced or member.per_row) for member in self.members)
+
 
 class Fusion(Partition):
     """Definitions of a folder: every element's place is told by a pack and a lane in it."""

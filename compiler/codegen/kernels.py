@@ -481,7 +481,7 @@ def elements_function(
         ahead = loads_of_steps(text, kernel, here, written)
         made = run_pass(text, body, here, written, array=True, loaded=ahead)
         if ahead:
-            body.lines += indent(run_batches(text, kernel, ahead, made.lines(0)), 3)
+            body.lines += indent(run_batches(text, kernel, body, ahead, made.lines(0)), 3)
             continue
         for depth, loop in enumerate(loops):
             steps = kernel.inner[depth][1]

@@ -250,6 +250,24 @@ def reference(state, r, v, w):
     check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
 
 
+def test_a_state_in_a_slot_is_loaded_some_steps_ahead_by_small_blocks(tmp_path):
+    """Linear attention's step: 64 threads, since those of one sequence were two blocks; what a slot's number needs is computed before the loop."""
+    reference = """import torch
+
+
+def reference(state, q, k, v, slot):
+    kept = state[slot.long()] * 0.5 + k[:, :, None] * v[:, None]
+    return {"y": (q[:, :, None] * kept).sum(1), "state": state.index_put((slot.long(),), kept.to(state.dtype))}
+"""
+    tensors = {
+        "state": "inout slots 48 32 float32", "q": "in rows 48", "k": "in rows 48", "v": "in rows 32", "slot": "in rows int32 permutation:slots", "y": "out rows 32",
+    }  # fmt: skip
+    spec = made([{"rows": 3, "slots": 5}, {"rows": 7, "slots": 7}], ("bfloat16",), ("cuda",), tensors=tensors)
+    text = source(spec, reference)
+    assert "Pack<float, 8> state_ahead[8];" in text and "#define THREADS 64 " in text
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
+
+
 def test_a_thread_never_reads_what_another_writes_in_place():
     reference = "def reference(x, w, places, codes, eps):\n    return {'x': x[places] + x}\n"
     copy, after = Meaning(spec_of([(3, 8)], "inout"), reference).program("float32", 1).kernels
