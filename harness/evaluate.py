@@ -336,7 +336,7 @@ def _begin(work: Callable[[], None], name: str) -> threading.Thread:
     """A thread that does the work and keeps silent on failure."""
 
     def silently() -> None:
-        with contextlib.suppress(Exception, SystemExit):  # a reference may leave
+        with contextlib.suppress(BaseException):  # a reference, and what it imports, may raise anything
             work()
 
     thread = threading.Thread(target=silently, name=name, daemon=True)

@@ -170,6 +170,18 @@ def test_a_candidate_is_built_ahead_beside_the_variants_of_a_search_and_by_itsel
     assert asked[3:] == [candidate, candidate]
 
 
+@pytest.mark.parametrize("raised", [OSError, SystemExit, GeneratorExit, BaseExceptionGroup("many", [SystemExit()])])
+def test_a_thread_that_builds_ahead_keeps_silent_on_whatever_a_users_code_raises(raised, monkeypatch):
+    said = []
+    monkeypatch.setattr("threading.excepthook", said.append)
+
+    def make() -> str:
+        raise raised
+
+    begin_building(None, make=make).join()
+    assert not said
+
+
 def test_where_nothing_is_timed_no_process_is_begun_for_checks_after_it(small, store, source, monkeypatch):
     unseen = [w.model_copy(update={"timed": False}) if w.held_out else w for w in small.spec.workloads]
     kernel = replace(small, spec=small.spec.model_copy(update={"workloads": tuple(unseen)}))
