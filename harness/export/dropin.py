@@ -15,12 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from harness import backends, farside
 from harness.backends import cpu, cuda
 from harness.checks import shipped
 from harness.checks.tolerance import call_of, outputs_of
+from harness.export import load_templates
 from harness.judge.search import PROGRAMMATIC
 from harness.store import write_atomically
 from kernels.catalog import Kernel
@@ -98,13 +97,10 @@ def export(
         "sizes": kernel.spec.scalars,
         "most_bytes": most_bytes(kernel.spec, device),
     }
-    render = Environment(
-        loader=PackageLoader("harness.export"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
-    )  # sources and TOML, no HTML: everything that goes in is from the typed spec
     scalars = "".join(f", {name}={value!r}" for name, value in kernel.spec.scalars.items())
     context |= {"draws": {one["name"]: one["draw"] for one in context["inputs"]}, "scalar_values": scalars}
     adapter = f"adapters/{kernel.spec.name}.py.j2"
-    context["adapted"] = adapter in render.list_templates()
+    context["adapted"] = adapter in load_templates().list_templates()
     files = {
         "pyproject.toml": "pyproject.toml.j2",
         "README.md": "package.md.j2",
@@ -115,7 +111,7 @@ def export(
     if context["adapted"]:
         files[f"{package}/serving.py"] = adapter
     texts: dict[str, str | bytes] = {
-        name: render.get_template(template).render(context) for name, template in files.items()
+        name: load_templates().get_template(template).render(context) for name, template in files.items()
     }
     texts |= {f"{package}/{HEADERS}/{name}": text for name, text in kernel.headers.items()}
     texts[f"{package}/{context['source']}"] = source

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import PurePosixPath
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from harness.cpp import without_dead_conditionals
+from harness.export import load_templates
 from harness.export.dropin import PROGRAMMATIC, ExportError, describe, most_bytes
 from harness.export.launcher import decides
 from harness.farside.forms import take_arguments, take_inputs
@@ -41,9 +40,6 @@ def patch(spec: Spec, own: str, winner: str, name: str, device: Device, *, packa
     context["taken"] = [name for name in context["given"] if name not in made]
     context["ranks"] = " or ".join(f"{t.name}.dim() != {len(t.shape)}" for t in spec.inputs)
     context["numbers"] = [argument.name for argument in spec.arguments if isinstance(argument, Scalar)]
-    render = Environment(
-        loader=PackageLoader("harness.export"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
-    )  # Python, no HTML: everything that goes in is from the typed spec
     return {
         name: _calling(
             spec,
@@ -53,7 +49,7 @@ def patch(spec: Spec, own: str, winner: str, name: str, device: Device, *, packa
             makes=makes,
             asked=asked,
         ),
-        str(path.with_name(f"{module}.py")): render.get_template("init.py.j2").render(context),
+        str(path.with_name(f"{module}.py")): load_templates().get_template("init.py.j2").render(context),
         str(path.with_name(source)): without_dead_conditionals(winner),
     }
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from harness.checks.expected import UNIT_ROUNDOFF
 from harness.checks.noise import DEFAULT_ULPS
+from harness.export import load_templates
 from harness.export.dropin import ExportError, cases, describe, inputs
 from kernels.catalog import Kernel
 from kernels.spec import Device, Tensor
@@ -32,10 +31,7 @@ def write(kernel: Kernel, device: Device) -> str:
         "told_dtype": kernel.reference_asks_dtype,
         "reference_axes": sorted(kernel.reference_axes()),
     }
-    render = Environment(
-        loader=PackageLoader("harness.export"), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
-    )  # Python, no HTML: everything that goes in is from the typed spec and the folder's own files
-    return render.get_template("review.py.j2").render(context)
+    return load_templates().get_template("review.py.j2").render(context)
 
 
 def _body(path: Path) -> str:
