@@ -301,9 +301,11 @@ class EngineImports(importlib.abc.MetaPathFinder):
         return None
 
     def is_own(self, file: str) -> bool:
+        if "site-packages" in file:  # before links are followed: it is asked of each of two thousand modules
+            return False
         # It is asked inside of an import, and `Path` itself imports from Python 3.12 on.
         real, root = os.path.realpath(file), str(self.root)
-        return (real == root or real.startswith(root.rstrip("/") + "/")) and "site-packages" not in file
+        return real == root or real.startswith(root.rstrip("/") + "/")
 
     def missing(self, name: str, frame: types.FrameType | None) -> importlib.machinery.ModuleSpec | None:
         """A stand-in, where a file of the checkout imports it."""
