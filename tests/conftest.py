@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 import tempfile
@@ -62,6 +63,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+class Logged(logging.Handler):
+    """What is logged while it is there. pytest's own plugin is off: it set itself up three times a test, 2 % of all CPU seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(map(self.format, self.records))
+
+
+@pytest.fixture
+def logged() -> Iterator[Logged]:
+    """All that reaches the root logger, whose level is as before afterwards."""
+    root, handler = logging.getLogger(), Logged()
+    level = root.level
+    root.addHandler(handler)
+    yield handler
+    root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from harness import device
 from harness.checks import crossings
 from harness.judge import many_calls, pool, rows
 from harness.problems import box
-from harness.timing import interleaved, load, roofs
+from harness.timing import interleaved, load, neighbours, roofs
 from harness.timing.sampling import PROTOCOLS, Protocol
 
 LINKER = ["-fuse-ld=gold"] if shutil.which("ld.gold") else []
 """Of builds that no backend makes: g++'s usual linker takes a quarter of a small one."""
 CACHE_BYTES = 4 << 20
-CONFIRMED_S = interleaved.CONFIRM_S["cpu"]
+CONFIRMED_S, HOST_STEPS = interleaved.CONFIRM_S["cpu"], neighbours.HOST_STEPS
 FOLDER, LOOKED_AT = device.CPU_FOLDER, device._cpu_caches
 
 
@@ -29,6 +29,7 @@ FEWER = {
     many_calls: {"QUICK_S": 0.0, "MANY_S": 0.0, "OTHERS_S": 0.0, "TOGETHER": 2, "LONG_S": 0.0, "LOOKS_S": 0.0},
     rows: {"STATE_S": 0.1},
     box: {"FAR_CALLS": 300},
+    neighbours: {"HOST_STEPS": 1 << 10},  # of each input of each comparison a megabyte would be drawn three times
     crossings: {"BEYOND": 1025, "BEYOND_BYTES": crossings.MOST_BYTES["cpu"]},
 }
 WHOLE = [(module, name, getattr(module, name)) for module, fewer in FEWER.items() for name in fewer]

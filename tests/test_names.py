@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -25,23 +26,23 @@ CONTRACTS = {
 }
 
 
-def _public(
-    kinds: tuple[type[ast.ClassDef] | type[ast.FunctionDef] | type[ast.AsyncFunctionDef], ...],
-) -> list[tuple[str, str]]:
-    """(file, name) of what modules of the product define for others."""
-    found = []
+@functools.cache
+def _defined() -> list[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """File and definition of what modules of the product define for others."""
+    kinds, found = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef), []
     listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for path in listed.split():
         if path.endswith(".py") and not path.startswith(PROBLEM_FILES) and (ROOT / path).is_file():
             body = ast.parse((ROOT / path).read_text()).body
-            found += [(path, node.name) for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
+            found += [(path, node) for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
     return found
 
 
 def test_no_public_class_name_stands_twice():
     places: dict[str, list[str]] = {}
-    for path, name in _public((ast.ClassDef,)):
-        places.setdefault(name, []).append(path)
+    for path, node in _defined():
+        if isinstance(node, ast.ClassDef):
+            places.setdefault(node.name, []).append(path)
     twice = {
         name: where
         for name, where in places.items()
@@ -53,7 +54,9 @@ def test_no_public_class_name_stands_twice():
 def test_public_functions_are_no_past_participles():
     """Imperative verbs, or what the function gives; only the first word is looked at."""
     wrong = []
-    for path, name in _public((ast.FunctionDef, ast.AsyncFunctionDef)):
-        if PARTICIPLE.fullmatch(name.split("_")[0]) and name not in CONTRACTS and not path.startswith(TEXT_COMPILERS):
-            wrong.append(f"{path}: {name}")
+    for path, node in _defined():
+        if isinstance(node, ast.ClassDef) or node.name in CONTRACTS or path.startswith(TEXT_COMPILERS):
+            continue
+        if PARTICIPLE.fullmatch(node.name.split("_")[0]):
+            wrong.append(f"{path}: {node.name}")
     assert not wrong

@@ -196,9 +196,11 @@ def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "device cuda cannot be used" in refused(capsys, "--kernel", "silu_and_mul", "--device", "cuda")
 
 
-def test_a_missing_compiler(kernel: Path, tmp_path: Path) -> None:
+def test_a_missing_compiler(call: Call, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
-    done = started("--kernel", kernel, "--device", "cpu", cwd=tmp_path, env={"PATH": str(tmp_path / "bin"), "CXX": ""})
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("CXX", "")
+    done = call("--kernel", kernel, "--device", "cpu")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "cannot be compiled" in done.stderr and "g++" in done.stderr
     assert not (tmp_path / "runs").exists()

@@ -21,9 +21,9 @@ from harness.judge import many_calls, pool
 from harness.judge.session import CALL_S
 from harness.processes.worker import LIMITS, Worker
 from harness.records import Outcome
-from harness.timing import interleaved
+from harness.timing import interleaved, neighbours
 from kernels.spec import Device
-from tests.machine import CONFIRMED_S, LOOKED_AT
+from tests.machine import CONFIRMED_S, HOST_STEPS, LOOKED_AT
 
 HANGS_S = 0.5
 """One that never answers is not waited for any longer."""
@@ -67,6 +67,7 @@ def evaluators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluators]
         patch.setattr(pool, "LIMITS", limits)
         patch.setitem(Worker.__init__.__kwdefaults__, "limits", limits)
         patch.setitem(interleaved.CONFIRM_S, "cpu", CONFIRMED_S)  # who forges a clock is found out by it
+        patch.setattr(neighbours, "HOST_STEPS", HOST_STEPS)  # who remembers inputs must not have met them
         yield made
     for one in made.made.values():
         one.close()

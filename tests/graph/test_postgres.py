@@ -113,7 +113,7 @@ class Severed(Script):
         return super().coder(request)
 
 
-def test_a_connection_that_the_server_ends_pauses_the_run_and_it_goes_on(tmp_path: Path, url: str, caplog) -> None:
+def test_a_connection_that_the_server_ends_pauses_the_run_and_it_goes_on(tmp_path: Path, url: str, logged) -> None:
     whole = RunService(tmp_path / "sqlite", paper_context(Script(ROUNDS))).start(
         record(settings("severed")), BASELINE, Silent(), nobody
     )
@@ -122,7 +122,7 @@ def test_a_connection_that_the_server_ends_pauses_the_run_and_it_goes_on(tmp_pat
         kept_there("severed", url), BASELINE, Silent(), nobody
     )
     assert paused.state == "paused" and "PostgreSQL at" in paused.message and PASSWORD not in paused.message
-    assert not caplog.records, "one sentence, and nothing of the library's beside it"
+    assert not logged.records, "one sentence, and nothing of the library's beside it"
     kept = RunService(tmp_path, paper_context(script)).result(paused.run)
     assert "give its address with --checkpointer" in kept.warnings[-1]
     ended = RunService(tmp_path, paper_context(Script(ROUNDS)), url).resume("severed", Silent(), nobody)

@@ -172,6 +172,7 @@ def test_every_bit_that_may_change_is_drawn_both_ways(dtype: str) -> None:
         assert 0.4 < float(((words >> bit) & 1).double().mean()) < 0.6, bit
 
 
+@pytest.mark.usefixtures("whole_checks")
 @pytest.mark.parametrize(("dtype", "kind"), CASES)
 def test_every_call_has_an_input_that_differs_as_one_that_was_drawn_anew(dtype: str, kind: str) -> None:
     spec, workload = described(dtype, kind, 999)

@@ -101,6 +101,7 @@ def test_the_machine_that_decides_is_this_one(tmp_path, monkeypatch):
         (("range:0.5:2", "uniform"), True),
         (("range:-1:1",), False),
         (("uniform", "ordinary"), False),
+        (("given:stored",), False),  # what is stored is looked at (harness/problems/degenerate.py)
     ],
 )
 def test_inputs_of_one_sign_are_warned_of(values, warned):

@@ -96,14 +96,14 @@ def says(answer: dict, **options: object) -> Says:
 
 
 def test_a_loopback_server_is_never_asked_through_a_proxy(
-    server: ModelServer, tmp_path: Path, monkeypatch, caplog
+    server: ModelServer, tmp_path: Path, monkeypatch, logged
 ) -> None:
     """Nor does the client say that it overrides the proxy, which is none of a user's business."""
     for name in ("HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "socks5://127.0.0.1:9" if name == "ALL_PROXY" else "http://127.0.0.1:9")
     server.script = [says(FINDING)]
     assert policy(server, tmp_path).answer(for_profiler()).bound == "memory"
-    assert "proxy" not in caplog.text
+    assert "proxy" not in logged.text
 
 
 def test_a_proxy_that_does_not_answer_is_named_and_its_password_is_not(
@@ -534,9 +534,9 @@ def test_a_wait_longer_than_the_bound_pauses_at_once(server: ModelServer, tmp_pa
     ],
 )
 def test_lasting_faults_pause_with_one_sentence(
-    server: ModelServer, tmp_path: Path, fault: object, sentence: str, requests: int, caplog: pytest.LogCaptureFixture
+    server: ModelServer, tmp_path: Path, fault: object, sentence: str, requests: int, logged
 ) -> None:
-    caplog.set_level(logging.DEBUG)
+    logging.getLogger().setLevel(logging.DEBUG)
     server.script = [fault] * 3
     # Only a server that is slow on purpose may be too slow: a busy machine has needed 0.2 s for an honest 401.
     timeout_s = 0.2 if isinstance(fault, Says) else 20.0
@@ -549,7 +549,7 @@ def test_lasting_faults_pause_with_one_sentence(
     while seen is not None:  # whatever prints the chain must not find the key in it
         assert KEY not in "".join(traceback.format_exception(seen))
         seen = seen.__cause__ or seen.__context__
-    assert KEY not in caplog.text
+    assert KEY not in logged.text
     assert chat.usage() == {} and chat.transcript.exchanges() == ()
     # Later the server is back: the same request goes through.
     server.script = [Says(EDIT)] * 3
