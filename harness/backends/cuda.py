@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -87,6 +88,8 @@ def run(
     command: list[str], source: Path, artefact: Path, readable: list[str], timeout_s: float, *, on_gpu: bool = True
 ) -> Compiled:
     """What a compiler makes in the box: nvcc, or g++ in its place where not `on_gpu`."""
+    if on_gpu:
+        command = [*command, *_optimizer_threads(command[0])]
     code, output = run_boxed(command, source.parent, readable, timeout_s)
     log = output.replace(f"{source.parent}/", "")
     return Compiled(
@@ -94,6 +97,16 @@ def run(
     )
 
 
+@functools.cache
+def _optimizer_threads(compiler: str) -> list[str]:
+    """The flag by which nvcc optimises a file's kernels side by side: the same SASS, sooner. Its first releases of CUDA 12 have none."""
+    said = subprocess.run([compiler, "--help"], capture_output=True, text=True).stdout
+    cores = len(os.sched_getaffinity(0))
+    return [f"-split-compile={min(MOST_THREADS, cores)}"] if cores > 1 and "--split-compile " in said else []
+
+
+MOST_THREADS = 8
+"""Of one build: others run beside it."""
 _TORCH_HEADER = re.compile(r"fatal error: (torch|ATen|c10)/")
 ADVICE = "Potential Performance Loss"
 """Marks ptxas's warnings about performance, such as wgmma serialized or setmaxnreg ignored: they come as an info, and

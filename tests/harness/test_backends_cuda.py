@@ -1,6 +1,11 @@
-"""What is kept of nvcc's words."""
+"""What is kept of nvcc's words, and what it is asked for."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
 
 from harness.backends import cuda
 from harness.records import Build, DeviceFacts
@@ -29,3 +34,14 @@ def test_what_ptxas_advises_reaches_the_model_and_its_bookkeeping_does_not() -> 
     build = Build(candidate="0" * 64, backend="cuda", ok=True, artefact="f.so", log=kept, resources=cuda.resources(LOG))
     text = shown.describe_build(build, GPU)
     assert "are serialized" in text and "never referenced" in text and "gmem" not in text
+
+
+@pytest.mark.parametrize(
+    ("says", "asked"), [("--split-compile <number>  (-split-compile)", True), ("--threads <number>", False)]
+)
+def test_nvcc_optimises_kernels_side_by_side_where_its_release_can(says: str, asked: bool, tmp_path: Path) -> None:
+    compiler = tmp_path / "nvcc"
+    compiler.write_text(f"#!/bin/sh\necho '{says}'\n")
+    compiler.chmod(0o755)
+    several = len(os.sched_getaffinity(0)) > 1
+    assert bool(cuda._optimizer_threads(str(compiler))) is (asked and several)
