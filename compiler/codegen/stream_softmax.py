@@ -66,6 +66,7 @@ def join_softmax(text: Text, kernel: StreamKernel) -> list[str]:
         "float largest[kMostParts], most = -INFINITY, total = 0.0f;",
         *each(["largest[other] = of_block<Split>(own[0], other)[threadIdx.x];", "most = maximum(most, largest[other]);"]),
         *each([f"largest[other] = {power}(largest[other] - shift_below(most));", "total += largest[other] * of_block<Split>(own[1], other)[threadIdx.x];"]),
+        "if (most == -INFINITY) total = NAN;  // all keys are masked: a power of the difference of two infinities is no number",
         *each([f"shares[other][threadIdx.x] = largest[other]{divided};"]),
         "folded[0][threadIdx.x] = most;", "folded[1][threadIdx.x] = total;",
     ], 1), "}", "__syncthreads();"]  # fmt: skip
