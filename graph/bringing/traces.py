@@ -27,9 +27,13 @@ def add_workloads(folder: Path, trace: Path, operator: str) -> str:
     for called, shapes in _calls(trace):
         names |= called
         if wanted in {re.split(r"::|\.", name)[-1] for name in called}:
+            sizes = Counter[tuple[tuple[tuple[str, int], ...], str]]()
             for operands, count in shapes.items():
                 if (found := _sized(spec, operands)) is not None:
-                    calls[found] += count
+                    sizes[found] += count
+            calls |= (
+                sizes  # the larger of each: a call may launch several kernels, and hold another operator of that name
+            )
     if not calls:
         seen = ", ".join(sorted(names)[:8]) or "no operator with shapes: record_shapes=True"
         raise KernelError(f"{trace}: no call of {wanted} has the spec's shapes (it holds {seen})")

@@ -49,6 +49,8 @@ class BringCommand(Command):
 
         if not self.kernel_file.is_file():
             raise KernelError(f"{self.kernel_file} is not there")
+        if self.trace is not None and not self.trace.is_file():
+            raise KernelError(f"{self.trace} is not there")
         name = "".join(letter if letter.isalnum() else "_" for letter in self.symbol.partition("<")[0]).strip("_")
         to = (self.to or Path(name)).resolve()
         STARTED.set()

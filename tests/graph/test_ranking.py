@@ -77,6 +77,7 @@ def test_calls_of_a_trace_become_workloads_with_weights(tmp_path: Path) -> None:
         events += [
             _event("sgl::silu_and_mul", "cpu_op", 100 * at, 20, **{"External id": at + 1}, **shape),
             _event(SILU, "kernel", 100 * at + 50, 10.0, **{"External id": at + 1}),
+            _event("a second kernel of the same call", "kernel", 100 * at + 70, 10.0, **{"External id": at + 1}),
         ]
     folder, trace = tmp_path / "silu_and_mul", _trace(tmp_path, events)
     shutil.copytree(catalog.load("silu_and_mul").folder, folder)
@@ -172,3 +173,21 @@ def test_names_are_short() -> None:
     long = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, at::native::MulFunctor<float>>, std::array<char*, 3>>(int)"
     assert short_name(long) == "vectorized_elementwise_kernel Binary"
     assert short_name("triton_poi_fused_add_silu_3") == "triton_poi_fused_add_silu"
+
+
+def test_a_trace_that_is_not_there_is_said_before_anything_is_brought(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "k.cu").touch()
+    words = [
+        "--args",
+        "a.py:b",
+        "--kernel-file",
+        str(tmp_path / "k.cu"),
+        "--symbol",
+        "s",
+        "--to",
+        str(tmp_path / "made"),
+    ]
+    assert door.main(["bring", "no_such_module:f", *words, "--trace", str(tmp_path / "none.json")]) == 2
+    assert "none.json is not there" in capsys.readouterr().err and not (tmp_path / "made").exists()
