@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from harness.checks.buffers import GuardedBuffers
 from harness.checks.drawing import draw_inputs
 from harness.checks.tolerance import compute_expected
-from harness.judge.session import EvaluationSession, map_buffers
+from harness.judge.session import SMALL_BYTES, EvaluationSession, map_buffers
 from harness.processes.worker import Worker, time_request
 from harness.records import Check
 from kernels.spec import Workload
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 IN_A_ROW = 3
 MANY, STATE_S, PACED = 5000, 1.0, 20
 """Calls in a row, seconds that those of a module with state may take, and calls that are timed first."""
+ALONG, ALONG_JUDGED = 128, 4
+"""Calls of a row whose outputs are each compared with Model's, and of those that differ the most that are judged."""
 ROW_ERROR, ROW_NOISE, SHAKEN, ROW_TRIES = 1e-3, 16, 2, 1
 """Share of a state's largest value, and multiple of how far it moves where inputs are other by so many of their last bits, by which it may differ
 from Model's behind a long row of calls, and how often one that differs by more is looked at again."""
@@ -82,6 +86,46 @@ def calls_in_a_row(
             own = left_by(0, given[0])
             fault = _goes_another_way(session, workload, given, times, own)
         yield Check(workload=workload.label, name=f"the state behind {times} calls", passed=not fault, message=fault)
+        if session.moved_bytes(workload) <= SMALL_BYTES:
+            yield from _look_along(session, worker, workload, values)
+
+
+def _look_along(session: EvaluationSession, worker: Worker, workload: Workload, values: str) -> Iterator[Check]:
+    """ALONG calls in a row, each with outputs of its own: those that are not near Model's of the same row are judged from the state before them.
+
+    What is wrong at one count of a counter that the state holds shows in no call that begins in a state which was put in.
+    """
+    given = [draw_inputs(session.spec, workload, values, session.extra_values, session.device) for _ in range(ALONG)]
+
+    def row(of: Worker) -> tuple[GuardedBuffers, list[dict[str, torch.Tensor]]]:
+        bench = map_buffers(session, of, workload, ALONG)
+        for slot, inputs in enumerate(given):
+            bench.write(slot, inputs)
+        of.request(bench.message(ALONG, in_a_row=1), timeout_s=session.call_s)
+        return bench, [{name: value.clone() for name, value in bench.outputs(slot).items()} for slot in range(ALONG)]
+
+    build = session.build(session.rules.eager()[0])
+    try:
+        right = row(session.pool.get(build))[1]
+    finally:
+        session.pool.drop(build.candidate)
+    bench, own = row(worker)
+    apart = [
+        slot for slot in range(1, ALONG) if not all(_is_near(own[slot][name], one) for name, one in right[slot].items())
+    ]
+    for slot in sorted(random.sample(apart, min(ALONG_JUDGED, len(apart)))):
+        left = {name: own[slot - 1][after] for name in given[slot] if (after := f"{name}_after") in own[slot - 1]}
+        expected = compute_expected(session.kernel, workload, given[slot] | left, values)
+        yield bench.check_outputs(slot, expected, f"call {slot + 1} of {ALONG} in a row")
+    yield Check(workload=workload.label, name=f"{ALONG} calls in a row beside Model's", passed=True)
+
+
+def _is_near(own: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether no element is further off than ROW_ERROR of the largest."""
+    if not right.is_floating_point():
+        return bool((own == right).all())
+    one, other = own.double().nan_to_num(), right.double().nan_to_num()
+    return bool(((one - other).abs() <= ROW_ERROR * other.abs().amax()).all()) if other.numel() else True
 
 
 def _goes_another_way(

@@ -621,6 +621,19 @@ def test_a_module_that_is_wrong_in_one_call_of_97_is_found(stateful: bool, opene
     assert verdict.outcome is Outcome.INCORRECT and "of 128 in a row" in verdict.reason, verdict.reason
 
 
+def test_a_call_that_is_wrong_at_one_count_of_models_own_counter_is_found(opened, tmp_path: Path, monkeypatch):
+    """Every state that is put in has another count."""
+    monkeypatch.setattr(rows, "STATE_S", 20.0)
+    init = "self.register_buffer('k', torch.zeros((), dtype=torch.int64)); self.register_buffer('mean', torch.zeros(8))"
+    keeps = "self.k += 1; before = self.mean.clone(); self.mean.lerp_(x.mean(0), 0.1); "
+    problem = opened(module(init, f"{keeps}return x - self.mean") + INPUTS)
+    wrong = f"{keeps}return x - (before if int(self.k) % 64 == 63 else self.mean)"
+    texts = [module(init, forward, "ModelNew") for forward in (f"{keeps}return x - self.mean", wrong)]
+    honest, found = verdicts(problem, texts, tmp_path / "store")
+    assert honest.passed, honest.reason
+    assert found.outcome is Outcome.INCORRECT and "in a row" in found.reason, found.reason
+
+
 def test_what_the_constructor_leaves_on_the_host_is_read_there_and_what_a_call_leaves_there_is_refused():
     """A plain attribute does not move with its module: a cache is the host's until a call has moved it."""
     model = Everything()
