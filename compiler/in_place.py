@@ -117,10 +117,4 @@ def _is_own(program: KernelProgram, load: Expr, writer: Member) -> bool:
     if load.op == "load" or writer.by is None:
         return load.op == "load" and writer.by is None
     place, stride = writer.by
-    told = loads_of([place])
-    distinct = {t.name for t in program.spec.inputs if all(v.split(":")[0] in DISTINCT for v in t.values)}
-    return load.args[2:] == (stride, place) and all(e.args[0].text in distinct for e in told)
-
-
-DISTINCT = ("distinct", "permutation")
-"""Values of integers of which no two name one place."""
+    return load.args[2:] == (stride, place) and all(e.args[0] in program.lowered.distinct for e in loads_of([place]))

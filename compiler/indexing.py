@@ -291,6 +291,14 @@ def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
         return mask.at(unflatten(position[first], mask.shape, low.program.ranges))
 
     at = lambda position: _places(low, a, named, places, rank, position)  # noqa: E731
+    if accumulate and len(named) == 1 and places[named[0]].is_whole and places[named[0]].buffer in low.program.distinct:
+        each = whole  # an element each is added to
+
+        def added(position: Position) -> Expr:
+            own = read_at(low, a, at(position))
+            return cast(binary("add", own, cast(each.at(position), own.type)), a.type)
+
+        whole, accumulate = low.program.formula(shape, a.dtype, added, low.name), False
     if accumulate:
         is_kept(low)
     if accumulate or (low.program.in_memory and a.buffer not in low.program.given):

@@ -40,6 +40,8 @@ from compiler.turned import turn
 from compiler.units import phases_alone, phases_of
 from kernels.spec import Spec, Tensor, expression
 
+DISTINCT = ("distinct", "permutation")
+"""Values of integers of which no two name one place."""
 SMALL_PART = 8
 """Tensors of fewer elements than the largest one's by this factor do not ask for packs."""
 LONGEST_HINT = 4096
@@ -323,6 +325,8 @@ def _lowered(
             for value in tensor.values
         ):
             lowered.non_negative.add(buffer)
+        if all(value.split(":")[0] in DISTINCT for value in tensor.values):
+            lowered.distinct.add(buffer)
         value = lowered.whole(buffer, origin=tensor.name)
         if tensor.strides:
             value = lowered.strided(value, shape_of(tensor, sizes), strides_of(tensor, sizes), sympy.Integer(0))

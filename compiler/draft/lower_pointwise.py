@@ -131,6 +131,18 @@ for _name, _op in {
 
     lowers(_name)(_two)
 
+
+@lowers("aten.remainder.Scalar", "aten.remainder.Tensor")
+def remainder(low: Lowering, a, b):
+    def of(x, y):
+        left, zero = make("fmod", x, y, type=x.type), constant(0, x.type)
+        moved = binary("add", left, y)  # with the sign of the divisor
+        below, above = (where(compare(name, left, zero), moved, left) for name in ("lt", "gt"))
+        return where(compare("lt", y, zero), above, below)
+
+    return _apply(low, of, a, b) if low.dtype.is_floating_point else None
+
+
 for _name in (
     "exp", "log", "log1p", "expm1", "tanh", "erf", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "atan", "log2", "exp2", "erfc",
 ):  # fmt: skip

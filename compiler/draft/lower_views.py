@@ -374,7 +374,8 @@ def index_select(low: Lowering, a: Value, dim, indices: Value):
 
 def gathered(low: Lowering, a: Value, dim: int, indices: Value, rank: int):
     """Elements of `a` at places along `dim` that a tensor names; negative ones count from the end."""
-    low.program.realise(a)
+    if a.buffer is None:  # a view of what is in memory is read where it lies
+        low.program.realise(a)
 
     def formula(position):
         place = wrapped(low, indices.at(position[dim : dim + rank]), a.shape[dim])
@@ -411,7 +412,8 @@ def _is_never_negative(low: Lowering, place) -> bool:
 
 @lowers("aten.gather.default")
 def gather(low: Lowering, a: Value, dim, indices: Value, **__):
-    low.program.realise(a)
+    if a.buffer is None:
+        low.program.realise(a)
     dim %= len(a.shape)
 
     def formula(position):

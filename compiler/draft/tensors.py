@@ -345,6 +345,7 @@ class Program:
         """Whether what is costly and read several times is kept in memory."""
         self.non_negative: set[Buffer] = set()
         """Indices that never count from the end."""
+        self.distinct: set[Buffer] = set()  # indices of which no two name one place
         self.numerics = "eager"
         """Where a product's operands are rounded: see numerics.py."""
         self.draws = False

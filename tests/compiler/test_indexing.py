@@ -24,6 +24,7 @@ def slotted(values: str = "distinct", out: str = "out tokens width", sizes=SIZES
     return made(sizes, ("float16",), tensors=tensors)
 
 
+ENTRY = 'extern "C" void'
 WRITES = {
     "a row behind": "torch.cat([state, state[:1]]).index_put((slot,), new)[:-1]",
     "a mask": "state.clone().index_put((slot[slot >= 0],), new[slot >= 0])",
@@ -81,6 +82,37 @@ def test_what_is_none_stays_as_it_was_in_the_emulation(tmp_path):
     reference = STEP.format(write=WRITES["a row behind"])
     spec = slotted()
     check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
+
+
+def test_what_is_gathered_of_a_slice_is_read_where_it_lies(tmp_path):
+    reference = (
+        "import torch\n\n\ndef reference(x, y, slot):\n"
+        "    part = x[:, 1:].T\n"
+        "    at = (slot % (y.shape[1] - 1))[None].expand(y.shape[0] - 1, -1)\n"
+        "    return {'out': part.index_select(0, slot % part.shape[0]) % -0.75, 'taken': y[1:, :-1].gather(1, at) % 0.75}\n"
+    )  # fmt: skip
+    tensors = {
+        "x": "in tokens width",
+        "y": "in heads width",
+        "slot": "in tokens int64 permutation:slots",
+        "out": "out tokens tokens",
+        "taken": "out heads-1 tokens",
+    }
+    spec = made(SIZES, ("float32",), ("cuda",), tensors=tensors)
+    text = source(spec, reference)
+    assert "cudaMallocAsync" not in text[text.index(ENTRY) :], "no copy of a slice"
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
+
+
+def test_what_is_added_where_no_two_name_one_place_is_a_map(tmp_path):
+    reference = "def reference(state, x, slot):\n    return {'state': state.index_add(0, slot, x * 2, alpha=0.5)}\n"
+    tensors = {"state": "inout slots width", "x": "in tokens width"}
+    for values in ("permutation", "index"):
+        spec = made(SIZES, ("float16",), ("cuda",), tensors=tensors | {"slot": f"in tokens int64 {values}:slots"})
+        text = source(spec, reference)
+        assert ("_phases_" in text[text.index(ENTRY) :]) == (values == "index")
+        if values == "permutation":
+            check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
 
 
 def test_state_is_changed_in_place_only_where_no_two_name_one_slot():
