@@ -152,7 +152,11 @@ class Fusion(Partition):
         outer, rows = 0, sympy.Integer(1)
         while outer < len(definition.ranges) and sympy.expand(rows - kernel.rows) != 0:
             rows, outer = rows * definition.ranges[outer], outer + 1
-        inner = definition.ranges[outer:]
+        inner: tuple[Index, ...] = definition.ranges[outer:]
+        if sympy.expand(rows - kernel.rows) != 0:  # rows end within an axis: groups of a line
+            inner = (sympy.cancel(product(definition.ranges) / kernel.rows),)
+            if not inner[0].is_Integer:
+                return None
         saved = sympy.expand(kernel.length - product(inner))
         shorter = saved != 0 and all(term.as_coeff_Mul()[0] > 0 for term in sympy.Add.make_args(saved))
         if kernel.layout != ROW or definition.reduced or not inner or not shorter or self.short_fold != SHORT_FOLD:
@@ -164,6 +168,8 @@ class Fusion(Partition):
         alike = next((at for at, end in kernel.loops.items() if sympy.expand(end - count) == 0), pack)
         along, kernel.loops[alike] = along.subs(pack, alike), count  # parts of one length share a loop
         variables = self.program.ranges
+        if sympy.expand(rows - kernel.rows) != 0:
+            return unflatten(kernel.row * inner[0] + along, definition.ranges, variables), False
         return [
             *unflatten(kernel.row, definition.ranges[:outer], variables),
             *unflatten(along, inner, variables),

@@ -346,6 +346,22 @@ def test_what_a_pack_or_a_row_writes_in_parts_is_right_in_the_emulation(form, tm
     check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
 
 
+def test_two_values_of_a_group_in_a_byte_are_made_where_the_group_is(tmp_path):
+    reference = (
+        "import torch\n\n\ndef reference(x):\n"
+        "    group = x.view(x.shape[0], -1, 32)\n"
+        "    scale = group.abs().amax(-1, keepdim=True).clamp(min=0.1)\n"
+        "    code = (group / scale * 7 + 8).floor().to(torch.uint8).view(x.shape[0], -1, 2)\n"
+        "    return {'codes': code[..., 0] | code[..., 1] << 4, 'scale': scale[..., 0]}\n"
+    )
+    sizes = [{"rows": 4096, "cols": 4096}, {"rows": 3, "cols": 128}, {"rows": 2, "cols": 96}]
+    tensors = {"x": "in rows cols", "codes": "out rows cols//2 uint8", "scale": "out rows cols//32"}
+    spec = made(sizes, ("float16",), ("cuda",), timed=1, tensors=tensors)
+    text = source(spec, reference)
+    assert [kernel.sketch.sketch for kernel in read_head(text).versions["float16"][0].kernels] == ["rows"]
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
+
+
 def test_a_text_that_only_rounds_to_float8_has_its_prelude() -> None:
     from compiler.compile import source
     from kernels.spec import Size, Spec, Tensor, Workload
