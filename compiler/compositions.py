@@ -188,7 +188,32 @@ def _conv_transpose1d(x, weight, bias=None, stride=1, padding=0, output_padding=
     return made[..., : (x.shape[2] - 1) * by - 2 * less + reach + more]
 
 
+def _embedding_bag(
+    input, weight, offsets=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, mode="mean", sparse=False,
+    per_sample_weights=None, include_last_offset=False, padding_idx=None,
+):  # fmt: skip
+    """Rows of a table, those of a bag put together."""
+    if max_norm is not None or padding_idx is not None or (offsets is not None and mode == "max"):
+        return torch.nn.functional.embedding_bag(
+            input, weight, offsets, max_norm, norm_type, scale_grad_by_freq, mode, sparse, per_sample_weights,
+            include_last_offset, padding_idx,
+        )  # fmt: skip
+    rows = torch.nn.functional.embedding(input, weight)
+    rows = rows if per_sample_weights is None else rows * per_sample_weights[..., None]
+    if offsets is None:
+        return rows.amax(1) if mode == "max" else rows.sum(1) if mode == "sum" else rows.mean(1)
+    at = torch.arange(input.shape[0], device=input.device)
+    first = offsets[:-1] if include_last_offset else offsets
+    bag = torch.searchsorted(first, at.to(first.dtype), right=True) - 1
+    made = torch.zeros(first.shape[0], weight.shape[1], dtype=rows.dtype, device=rows.device).index_add(0, bag, rows)
+    if mode == "sum":
+        return made
+    ends = torch.cat((first[1:], torch.full_like(first[:1], input.shape[0])))
+    return made / (ends - first).clamp(min=1)[:, None]
+
+
 COMPOSED: dict[Any, Any] = {
+    torch.nn.functional.embedding_bag: _embedding_bag,
     torch.median: _median, torch.Tensor.median: _median, torch.kthvalue: _kthvalue, torch.Tensor.kthvalue: _kthvalue,
     torch.quantile: _quantile, torch.Tensor.quantile: _quantile, torch.Tensor.unfold: _unfold, torch.copysign: _copysign,
     torch.Tensor.copysign: _copysign, torch.diag_embed: _diag_embed, torch.Tensor.diag_embed: _diag_embed,

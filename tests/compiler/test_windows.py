@@ -85,3 +85,18 @@ def test_columns_of_windows_are_written_by_rows_that_lie_beside_each_other(tmp_p
     text = source(spec, reference)
     assert text.count(" = turned_in_rows(") == 1
     check_text(folder_of(tmp_path, spec, reference), text, tmp_path, offsets=(0,))
+
+
+def test_bags_of_rows_are_told_by_where_they_begin(tmp_path):
+    reference = HEAD + (
+        "def reference(table, ids, first, shares):\n"
+        "    given = {'mode': 'sum', 'per_sample_weights': shares}\n"
+        "    return {'y': F.embedding_bag(ids, table, first, **given), 'z': F.embedding_bag(ids, table, first)}\n"
+    )
+    tensors = {
+        "table": "in rows cols", "ids": "in n int64 index:rows", "first": "in bags int64 starts:n", "shares": "in n",
+        "y": "out bags cols", "z": "out bags cols",
+    }  # fmt: skip
+    sizes = [{"rows": 30, "cols": 8, "n": 40, "bags": 7}, {"rows": 5, "cols": 3, "n": 9, "bags": 4}]
+    spec = made(sizes, ("float32",), ("cuda",), tensors=tensors)
+    check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path, offsets=(0,))
