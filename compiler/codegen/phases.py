@@ -267,7 +267,7 @@ def _joined(text: Text, phase: Phase, ends: str) -> list[str]:
         _lambda(_given(text, phase), scope.lines, place if when is None else f"{when} ? {place} : -1"),
         _lambda(_given(text, phase), before, text.stored_text(out, value)),
     ]
-    how = f"{HOW[phase.definition.kind]}, {str(when is None).lower()}{', 4' if _goes_by_four(phase) else ''}"
+    how = f"{HOW[phase.definition.kind]}, {str(when is None).lower()}"
     return _ended(f"phase_join_all<{how}>({ends}, {text.pointer(out)}, {index_text(out.elements)}, ", parts)
 
 
@@ -291,19 +291,6 @@ def _summed(text: Text, phase: Phase, ends: str) -> list[str]:
     how = f"{text.wide}, {phase.room}, {width}"
     places = index_text(sympy.cancel(out.elements / phase.inner_end))
     return _ended(f"phase_add_rows<{how}>({ends}, {text.pointer(out)}, {places}, ", parts)
-
-
-def _goes_by_four(phase: Phase) -> bool:
-    """Whether sums of four neighbours go to four neighbours, where 16 bytes are aligned: one operation of sm_90 adds them."""
-    place, by = phase.by if phase.by is not None else (None, sympy.S.Zero)
-    apart = sympy.expand(phase.place - phase.inner)
-    inner = {phase.inner}
-    told = [one for one in (place, phase.when) if one is not None]
-    return (
-        phase.definition.kind == "add" and phase.definition.type == "float" and phase.inner.is_Symbol
-        and not inner & (apart.free_symbols | set().union(*map(symbols_of, told)))
-        and all(_is_multiple(one, 4) for one in (apart, by, phase.inner_end))
-    )  # fmt: skip
 
 
 def _is_rising(phase: Phase) -> bool:

@@ -299,7 +299,8 @@ void launch_one_unit(
         scratch = phase.steps > 1 && phase.scratch > scratch ? phase.scratch : scratch;
     }
     unsigned char* workspace = nullptr;
-    if (work <= kSpreadFrom) {
+    const bool is_one_launch = phases.size() == 1 && phases.begin()->steps == 1;  // however many blocks share it
+    if (work <= kSpreadFrom && !is_one_launch) {
         return launch_phases<false>(*kernels.begin(), 1, most, unit_bytes, stream, arguments..., 0, int64_t{1});
     }
     const int64_t bytes = unit_bytes + scratch;
