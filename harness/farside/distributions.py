@@ -20,6 +20,8 @@ FEW_VALUES = 64
 """Distinct 16-bit floats up to which they are few; torch.rand makes 256."""
 BY_CHANCE = 3
 """Elements that two draws may share beside one in a hundred: of 64 normal bfloat16 numbers every fourth pair of draws shares one."""
+UNEVEN = 4
+"""Standard deviations by which the share of what is set among booleans is no half."""
 LOOKED = 1 << 22
 ALTERNATIVES = {
     "uniform": ("ordinary", "large"),
@@ -48,9 +50,10 @@ def distribution(draws: list[torch.Tensor]) -> str:
     first, *others = draws
     alike = torch.stack([first == other for other in others]).all(dim=0)
     if whole.dtype == torch.bool:
-        return (
-            "given" if bool(alike.all()) or (len(first) > 64 and float(alike.float().mean()) > 0.99) else "integers:0:2"
-        )
+        kept = bool(alike.all()) or (len(first) > 64 and float(alike.float().mean()) > 0.99)
+        # Of a mask that is rarely set, or rarely not, whole rows are empty; of one as often set as not hardly one is.
+        uneven = abs(float(whole.double().mean()) - 0.5) > UNEVEN * math.sqrt(0.25 / len(whole))
+        return "given" if kept or uneven else "integers:0:2"
     if not whole.dtype.is_floating_point:
         low, high = int(whole.min()), int(whole.max())
         counts = torch.bincount((whole.long() - low).clamp_max(1 << 16), minlength=1) if high - low < 1 << 16 else None
