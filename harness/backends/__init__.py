@@ -297,7 +297,9 @@ def with_entries(text: str, entries: str) -> str:
     """The source, with the entries that it lacks defined by what it has."""
     names = re.findall(r'^extern (?:"C" )?__attribute__.*? void (\w+)\(', entries, re.MULTILINE)
     plain = {re.sub(rf"_({'|'.join(C_TYPES)})$", "", name) for name in names} if len(names) == 1 else set()
-    own = [rf"\b{name}\s*\(" for name in names] + [rf'extern\s+"C"\s[^;{{}}()]*\b{name}\s*\(' for name in plain]
+    own = [rf"\b{name}\s*\(" for name in names] + [
+        rf'extern\s+"C"\s(?:(?!__global__)[^;{{}}()])*\b{name}\s*\(' for name in plain
+    ]
     return text if any(re.search(pattern, text) for pattern in own) else text + entries
 
 

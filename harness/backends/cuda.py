@@ -81,7 +81,25 @@ def compile(
         folders = torch_extension.header_folders()
         more = [f"-I{folder}" for folder in folders]
         done = run([*command, *more], source, artefact, [str(cuda_home()), *folders], timeout_s)
+    if not done.ok and alone:
+        # Bare kernels of an engine that builds PTX alone are written for device passes: the host's is to see the text that these see.
+        header = source.with_name("host_pass.h")
+        header.write_text(_HOST_PASS.format(facts.architecture.removeprefix("sm_")))
+        again = run([*command, "-include", str(header)], source, artefact, [str(cuda_home())], timeout_s)
+        done = again if again.ok else done
     return done
+
+
+_HOST_PASS = """#include <cuda_runtime.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <mma.h>
+#ifndef __CUDA_ARCH__
+#define __CUDA_ARCH__ {}0
+#endif
+"""
+"""The toolkit's own headers before it: their functions for the host are what the host's pass is to see of these."""
 
 
 def run(

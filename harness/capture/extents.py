@@ -68,19 +68,17 @@ class Extents:
         if self.calls == 1 and sizes[0] < 64:
             return None if sizes[0] > 1 else "1"
         many = len(set(sizes)) > 1
+        factors = FACTORS if many else (2, 3, 4)
         for name, other in axes.items():
-            for k in FACTORS if many else (2, 3, 4):
-                if all(one == k * two for one, two in zip(sizes, other, strict=True)):
-                    return f"{k}*{name}"
-                if all(one * k == two for one, two in zip(sizes, other, strict=True)):
-                    return f"{name}//{k}"
-            if (
-                len({one - two for one, two in zip(sizes, other, strict=True)}) == 1
-                and many
-                and abs(sizes[0] - other[0]) <= 2
-            ):
-                more = sizes[0] - other[0]
+            if k := next((k for k in factors if all(a == k * b for a, b in zip(sizes, other, strict=True))), 0):
+                return f"{k}*{name}"
+        for name, other in axes.items():  # before parts: rows, not a quarter of what happens to be four a row
+            more = sizes[0] - other[0]
+            if many and abs(more) <= 2 and all(a - b == more for a, b in zip(sizes, other, strict=True)):
                 return f"{name} {'+' if more > 0 else '-'} {abs(more)}"
+        for name, other in axes.items():
+            if k := next((k for k in factors if all(a * k == b for a, b in zip(sizes, other, strict=True))), 0):
+                return f"{name}//{k}"
         if not many:
             return None
         for (first, one), (second, two) in combinations(axes.items(), 2):

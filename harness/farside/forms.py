@@ -290,6 +290,9 @@ class Signature:
         if picked is None:
             raise CandidateRefused("MISSING_ENTRY", f"{self.entry} takes {count} arguments, which fits neither {len(orders[0])} (all but the outputs), "
                           f"{len(orders[1])} (without sizes) nor {len(orders[2])} (inputs)")  # fmt: skip
+        return self._of_engine(function, picked)
+
+    def _of_engine(self, function: Callable[..., Any], picked: list[Any]) -> CallAdapter:
         adapter = CallAdapter(function, picked, self.outputs)
         adapter.copier.has_more = True
         return adapter
@@ -331,7 +334,7 @@ class Signature:
         if names is not None and set(names) <= set(places):
             picked = self.gathered([places[name] for name in names])
             written = {at for _, at, _ in self.outputs} <= set(_flat(picked))
-            return CallAdapter(function, picked, None if written else self.outputs)
+            return CallAdapter(function, picked, None) if written else self._of_engine(function, picked)
         if self.lists:
             return self._with_lists(function, count, count)
         every = list(range(len(self.arguments)))
@@ -342,7 +345,7 @@ class Signature:
             if count in (None, len(picked)):
                 return CallAdapter(function, picked, None)
         if count == len(inputs):
-            return CallAdapter(function, inputs, self.outputs)
+            return self._of_engine(function, inputs)
         raise CandidateRefused("MISSING_ENTRY", f"{self.entry} takes {count} arguments, which fits neither {len(every)} (all), "
                       f"{len(tensors)} (tensors) nor {len(inputs)} (inputs)")  # fmt: skip
 

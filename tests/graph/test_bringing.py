@@ -341,6 +341,14 @@ def test_sizes_are_expressed_by_few_axes() -> None:
     assert not any(isinstance(one, Size) for one in extents.axes)
 
 
+def test_one_less_than_another_size_is_preferred_to_a_part_of_a_third() -> None:
+    """pytorch_scatter's sums by row pointers, where every example has four entries a row."""
+    extents = Extents({}, 2)
+    assert extents.take("src_0", (400, 40000)) == "src_0" and extents.take("indptr_0", (101, 10001)) == "indptr_0"
+    assert extents.take("out_0", (100, 10000)) == "indptr_0 - 1"
+    assert extents.take("parts", (200, 20000)) == "src_0//2"
+
+
 SCALED = """#include <torch/extension.h>
 namespace engine {
 at::Tensor scaled_sum(at::TensorList given, at::ScalarType out_dtype, const std::string& mode, at::IntArrayRef shape,

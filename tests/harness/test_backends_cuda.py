@@ -45,3 +45,17 @@ def test_nvcc_optimises_kernels_side_by_side_where_its_release_can(says: str, as
     compiler.chmod(0o755)
     several = len(os.sched_getaffinity(0)) > 1
     assert bool(cuda._optimizer_threads(str(compiler))) is (asked and several)
+
+
+@pytest.mark.skipif(bool(cuda.why_unavailable()), reason="nvcc is not here")
+def test_bare_kernels_of_an_engine_that_builds_ptx_alone(tmp_path: Path) -> None:
+    """candle's header fills in what chips before sm_80 lack: where __CUDA_ARCH__ says nothing, in nvcc's pass for the host, it defined twice."""
+    source, artefact = tmp_path / "candidate.cu", tmp_path / "candidate.so"
+    source.write_text(
+        "#include <cuda_fp16.h>\n#if __CUDA_ARCH__ < 800\n"
+        "__device__ __half __hmax_nan(__half a, __half b) { return __hmax(a, b); }\n#endif\n"
+        'extern "C" __global__ void f(__half* x) { x[0] = __hmax_nan(x[1], x[2]); }\n'
+    )
+    entries = 'extern "C" __attribute__((visibility("default"))) void f_float16(__half* x, cudaStream_t stream) { f<<<1, 1, 0, stream>>>(x); }'
+    done = cuda.compile(source, artefact, GPU, 60, entries=entries)
+    assert done.ok and "f" in done.resources, done.log

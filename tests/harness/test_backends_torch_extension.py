@@ -119,6 +119,18 @@ def test_which_arguments_an_extension_is_given(
     assert (form.outputs is not None) is returns
 
 
+@pytest.mark.parametrize("names", [["x"], None])
+def test_nobody_looks_at_what_an_extension_returns_behind_the_outputs(names: list[str] | None) -> None:
+    """pytorch_scatter's segment_csr, bound by the whole call, returns where a maximum was found, too."""
+    x, out = torch.arange(4.0), torch.empty(4)
+    form = forms.Signature(ARGUMENTS, "f").fitting(lambda x: (x + 1, None), names, 1)
+    form.launch(form.prepare([x, out, 4, 0.5]))
+    assert torch.equal(out, x + 1)
+    few = forms.Signature(ARGUMENTS, "f").fitting(lambda x: (), names, 1)
+    with pytest.raises(forms.CandidateRefused, match="returned 0 values, should be 1"):
+        few.launch(few.prepare([x, out, 4, 0.5]))
+
+
 def test_a_number_of_arguments_that_fits_nothing_is_refused() -> None:
     with pytest.raises(forms.CandidateRefused, match="takes 7 arguments"):
         forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, None, 7)
