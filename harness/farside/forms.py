@@ -290,10 +290,13 @@ class Signature:
         if picked is None:
             raise CandidateRefused("MISSING_ENTRY", f"{self.entry} takes {count} arguments, which fits neither {len(orders[0])} (all but the outputs), "
                           f"{len(orders[1])} (without sizes) nor {len(orders[2])} (inputs)")  # fmt: skip
-        return self._of_engine(function, picked)
+        return self._of_engine(function, picked, self.outputs)
 
-    def _of_engine(self, function: Callable[..., Any], picked: list[Any]) -> CallAdapter:
-        adapter = CallAdapter(function, picked, self.outputs)
+    @staticmethod
+    def _of_engine(
+        function: Callable[..., Any], picked: list[Any], outputs: list[tuple[str, int, bool]]
+    ) -> CallAdapter:
+        adapter = CallAdapter(function, picked, outputs)
         adapter.copier.has_more = True
         return adapter
 
@@ -333,8 +336,10 @@ class Signature:
         places |= {self.arguments[at][3]: at for at in self.lists}
         if names is not None and set(names) <= set(places):
             picked = self.gathered([places[name] for name in names])
-            written = {at for _, at, _ in self.outputs} <= set(_flat(picked))
-            return CallAdapter(function, picked, None) if written else self._of_engine(function, picked)
+            given = set(_flat(picked))
+            if {at for _, at, _ in self.outputs} <= given:
+                return CallAdapter(function, picked, None)
+            return self._of_engine(function, picked, [one for one in self.outputs if one[2] or one[1] not in given])
         if self.lists:
             return self._with_lists(function, count, count)
         every = list(range(len(self.arguments)))
@@ -345,7 +350,7 @@ class Signature:
             if count in (None, len(picked)):
                 return CallAdapter(function, picked, None)
         if count == len(inputs):
-            return self._of_engine(function, inputs)
+            return self._of_engine(function, inputs, self.outputs)
         raise CandidateRefused("MISSING_ENTRY", f"{self.entry} takes {count} arguments, which fits neither {len(every)} (all), "
                       f"{len(tensors)} (tensors) nor {len(inputs)} (inputs)")  # fmt: skip
 

@@ -131,6 +131,14 @@ def test_nobody_looks_at_what_an_extension_returns_behind_the_outputs(names: lis
         few.launch(few.prepare([x, out, 4, 0.5]))
 
 
+def test_an_output_that_a_call_does_not_name_is_returned_beside_one_that_it_writes() -> None:
+    arguments = [["tensor", name, "output" if name in "yz" else "input", "", None] for name in "xyz"]
+    x, y, z = torch.arange(4.0), torch.empty(4), torch.empty(4)
+    form = forms.Signature(arguments, "f").fitting(lambda x, y: y.copy_(x).add(1), ["x", "y"], 2)
+    form.launch(form.prepare([x, y, z]))
+    assert torch.equal(y, x) and torch.equal(z, x + 1)
+
+
 def test_a_number_of_arguments_that_fits_nothing_is_refused() -> None:
     with pytest.raises(forms.CandidateRefused, match="takes 7 arguments"):
         forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, None, 7)
