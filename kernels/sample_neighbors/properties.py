@@ -90,7 +90,8 @@ def several(inputs, sizes) -> list:
     base = (int(inputs["seed"]) % (1 << 62)) >> random.choice((0, random.randrange(62)))
     seeds = [base + i for i in range(CALLS // 2)]
     seeds += [base ^ (1 << bit) for bit in (torch.randperm(62 - LOW_BITS)[:ONE_BIT] + LOW_BITS).tolist()]
-    seeds += random.sample(range(SMALL_SEEDS), CALLS - len(seeds))  # as people write them
+    small = [seed for seed in range(SMALL_SEEDS) if seed not in seeds]  # as people write them
+    seeds += random.sample(small, CALLS - len(seeds))
     given = {"rowptr": rowptr, "col": col, "frontier": frontier.to(inputs["frontier"].dtype)}
     arranged = [given | {"seed": torch.full_like(inputs["seed"], seed)} for seed in [*seeds, seeds[0]]]
     return [*arranged, *_calls_of_hubs(inputs, sizes)]

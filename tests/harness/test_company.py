@@ -118,7 +118,7 @@ def test_values_stay_in_their_distribution(dtype: str, kind: str, goes_round: bo
         if dtype not in FLOATS:
             other = (one.a ^ one.x)[at_a : at_a + one.size].view(made.dtype)
             assert bool(((made == drawn) | (made == other)).all()), "of an integer no bits are mixed"
-            low, high = (0, LIMIT) if kind.startswith("index") else (0 if dtype == "uint8" else -127, 127)
+            low, high = (0, LIMIT) if kind.startswith("index") else (0, 256) if dtype == "uint8" else (-128, 128)
             assert low <= int(made.min()) and int(made.max()) < high
             assert 0.2 < float((made != drawn).float().mean()) < 0.8
             continue

@@ -310,6 +310,16 @@ def test_a_right_sampler_is_not_refused_by_chance(tmp_path):
     assert chances[1] == 4, "tests that refuse nothing at a rate of one half would not test"
 
 
+def test_no_two_calls_of_seeds_have_the_same_but_the_last(monkeypatch):
+    """An honest sampler gave the same sample twice, and was refused: of two small seeds of 1,000 one in 600 cases was the same."""
+    kernel = catalog.load("sample_neighbors")
+    monkeypatch.setattr(kernel.properties, "SMALL_SEEDS", 10)
+    workload = Workload(axes={"nodes": 1024, "edges": 32_768, "rows": 1024, "fanout": 7}, dtype="int32")
+    inputs = make_case(kernel, workload, "bits", {}, "cpu").inputs | {"seed": torch.zeros(1, dtype=torch.int64)}
+    calls = kernel.properties.several(inputs, workload.axes)[: kernel.properties.CALLS]
+    assert len({int(call["seed"]) for call in calls}) == kernel.properties.CALLS
+
+
 def _together(kernel, workload: Workload, library: Path) -> str:
     import ctypes
 
