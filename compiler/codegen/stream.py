@@ -12,12 +12,15 @@ from dataclasses import replace
 from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
 from compiler.codegen.rings import THREADS, StreamRing, choose_packs
 from compiler.codegen.stream_lines import StreamLines, express_stores, store_lines, store_of
-from compiler.codegen.stream_pass import LEAST_QUERIES, StreamSide, goes_in_one_pass, one_pass, stages_bytes
+from compiler.codegen.stream_pass import LEAST_QUERIES, StreamSide, goes_in_one_pass, one_pass, ring_bytes, stages_bytes
 from compiler.codegen.stream_softmax import has_own_softmax, join_softmax, own_softmax
 from compiler.codegen.stream_tiles import (
     LEAST_GROUP,
+    MOST_ELEMENTS,
     packs_of,
+    queries_in_shared,
     query_of,
+    slice_of,
     takes_tiles,
     tile_left,
     tile_queries,
@@ -38,7 +41,7 @@ MOST_GROUP = 8
 
 def most_group(kernel: StreamKernel, vector: int, tiles: bool) -> int:
     """Queries that a block takes at once."""
-    if tiles:
+    if tiles and kernel.depths <= MOST_ELEMENTS:
         return MOST_GROUP
     keys, values = choose_packs(kernel.depths, vector), choose_packs(kernel.columns, vector)
     most = min(MOST_GROUP, keys.lanes, max(1, MOST_REGISTERS // max(keys.each, values.each)))
@@ -114,7 +117,10 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     asked, loads, buffers = lines.pack(query, kernel.depth, how, "query_pack")
     moved |= buffers
     before, value = lines.printed(asked, 0)
-    top.lines += indent(tile_queries(how.packs, wide, at_member, lines.before, loads[0].name, loads[0].address) if tiles else [
+    longer = tiles and kernel.depths > MOST_ELEMENTS
+    top.lines += indent(queries_in_shared(
+        how.packs, wide, at_member, lines.before, loads[0].name, loads[0].type, loads[0].address, ring_bytes(kernel),
+    ) if longer else tile_queries(how.packs, wide, at_member, lines.before, loads[0].name, loads[0].address) if tiles else [
         f"float queries[Group][{how.each}];", "#pragma unroll", "for (int member_at = 0; member_at < Group; ++member_at) {",
         *indent(at_member, 1), "    #pragma unroll", f"    for (int step = 0; step < {how.packs}; ++step) {{",
         f"        const {wide} chunk = step * {how.lanes} + threadIdx.x % {how.lanes};", *indent(lines.before, 2),
@@ -141,11 +147,13 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     sides = (kernel.keyed, kernel.value) if tiles else ()
     types = [text.element(loads_of([side])[0].args[0].dtype) for side in sides]
     if passes:
-        key_side = StreamSide(key_ring.loads[0], key_before, wanted(True, ""), kernel.depths)
+        key_side = StreamSide(
+            key_ring.loads[0], key_before, wanted(skips or slice_of(kernel) is None, ""), kernel.depths
+        )
         value_side = StreamSide(value_ring.loads[0], value_before, wanted(skips, ""), kernel.columns)
         by, score = lines.printed(factor, 0) if factor else ([], ""), lines.printed(leaf(kernel.folds[0].value), 0)
         top.lines += indent([
-            *one_pass(kernel, wide, key_side, value_side, types, keys, by, at_member, score, "fast_exp" if text.fast else "expf"),
+            *one_pass(kernel, wide, key_side, value_side, types, keys, by, at_member, score, "fast_exp" if text.fast else "expf", skips),
             f"for (int at = threadIdx.x; at < {wide_sums}; at += {THREADS}) {{", f"    const int member_at = at / {kernel.columns};",
             "    float sum = 0.0f;",
             "    for (int other = 0; other < kWarps; ++other) {",
@@ -309,7 +317,8 @@ def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bo
         f"const unsigned grid_blocks = static_cast<unsigned>(({units}) * (({group} + stream_plan.group - 1) / stream_plan.group)) * stream_plan.split;",
     ]
     arms = []
-    for size, parts in [(s, p) for s in (1, 2, 4, 8) if s <= most for p in ((1, 0) if clusters else (1,))]:
+    sizes = [s for s in (1, 2, 4, 8) if s <= most or (tiles and s == MOST_GROUP)]
+    for size, parts in [(s, p) for s in sizes for p in ((1, 0) if clusters else (1,))]:
         call = f"{function.name}{'_tiles' if tiles and size >= LEAST_GROUP else ''}<{parts}, {size}>"
         given = ", ".join(function.arguments)
         split = "1" if parts else "stream_plan.split"

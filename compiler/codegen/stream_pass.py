@@ -11,15 +11,13 @@ from dataclasses import dataclass
 
 from compiler.codegen.rings import StreamLoad
 from compiler.codegen.stream_softmax import has_own_softmax
-from compiler.codegen.stream_tiles import SCALE, tile_left
+from compiler.codegen.stream_tiles import MOST_ELEMENTS, RING, SCALE, slice_of, tile_left
 from compiler.draft.expressions import Expr
 from compiler.draft.index import Index
 from compiler.draft.printing import indent
 from compiler.streams import StreamKernel
 
 WARPS, TILE_KEYS = 8, 16
-RING = 192 << 10
-"""Bytes of a block for what is on its way: one block has a multiprocessor."""
 MOST_STAGES = 6
 LEAST_QUERIES = 3
 """Of a group, which eight columns of a tile are for: a cache of 32 x 2048 keys with four queries each took 88 us without, 77 so; a paged one 120 and 63 (H200)."""
@@ -70,7 +68,8 @@ class StreamSide:
     def bring(self, turn: Callable[[str], str]) -> list[str]:
         """Whole keys to a load, zeros for those that are not wanted."""
         return [
-            "#pragma unroll", f"for (int at = 0; at < {TILE_KEYS * self.packs // 32}; ++at) {{",
+            "#pragma unroll" if self.elements <= MOST_ELEMENTS else "#pragma unroll 4  // else each place takes a register for good",
+            f"for (int at = 0; at < {TILE_KEYS * self.packs // 32}; ++at) {{",
             f"    const int row = (at * 32 + warp_lane) / {self.packs}, chunk = (at * 32 + warp_lane) % {self.packs};",
             f"    const auto* from = reinterpret_cast<const unsigned char*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>({self.from_name}), row));",
             f"    bring_or_zero({self.load.name}_ring + slot * kStagePacks + {self.place('row', 'chunk', turn('row'))}, from + chunk * 16, {self.load.name}_wanted >> row & 1);",
@@ -80,39 +79,63 @@ class StreamSide:
 
 def one_pass(
     kernel: StreamKernel, wide: str, keys: StreamSide, values: StreamSide, types: Sequence[str], count: str,
-    factor: tuple[list[str], str], at_member: list[str], score: tuple[list[str], str], power: str,
+    factor: tuple[list[str], str], at_member: list[str], score: tuple[list[str], str], power: str, skips: bool,
 ) -> list[str]:  # fmt: skip
     """Lines from the queries in registers (`asked`) to a block's sums in `scores` and its softmax in `own`. `count`: of the keys; `factor`: lines
-    before and what a product is multiplied by; `score`: lines before and what a score becomes before its power is taken."""
+    before and what a product is multiplied by; `score`: lines before and what a score becomes before its power is taken;
+    `skips`: masked keys are not read."""
     by_row = lambda row: f"({row}) % 2 * 4" if keys.packs % 8 == 0 else "0"  # noqa: E731
     by_pair = lambda row: f"({row}) / 2 % 4 * 2"  # noqa: E731
     key_packs, value_packs = keys.elements // 32, values.elements // 64
-    stage = TILE_KEYS * (keys.packs + values.packs)
+    begins = slice_of(kernel)
+    key_at = lambda row: keys.place(row, "step * 4 + warp_lane % 4", by_row("warp_lane / 4"))  # noqa: E731
+    value_at = values.place("row", "step * 8 + warp_lane / 4", by_pair("row"))
+    held, sides, turn = values, (keys, values), by_row
+    if begins is not None:
+        # What was read as a key is the value as well: its packs are turned for both, and places differ by numbers alone, which take no registers.
+        held, sides, turn = keys, (keys,), lambda row: f"({by_row(row)} ^ {by_pair(row)})"
+        at_step = f"step / 2 * 8 + ((step % 2 * 4 + warp_lane % 4) ^ {turn('warp_lane / 4')})"
+        key_at = lambda row: f"({row}) * {keys.packs} + {at_step}"  # noqa: E731
+        value_at = f"row * {keys.packs} + {begins // 8} + step * 8 + (warp_lane / 4 ^ {turn('row')})"
+    noted: list[str] = []
+    passes_by: list[str] = []
+    if begins is not None and skips:
+        noted = [f"any = (any & ~(1u << slot)) | static_cast<unsigned>({keys.load.name}_wanted != 0) << slot;"]
+        passes_by = ["if (!(any >> slot & 1)) {", "    ask(tile + kStages, slot);", "    continue;", "}"]
+    stage = TILE_KEYS * sum(side.packs for side in sides)
     stages = min(MOST_STAGES, RING // (WARPS * stage * 16))
+    words = [f"asked[step][{at}]" for at in range(4)]
+    lines: list[str] = []
+    if keys.elements > MOST_ELEMENTS:
+        words, lines = (
+            [f"asked[{at}]" for at in range(4)],
+            ["    unsigned asked[4];", "    words_of(asked_packs[step * 32 + warp_lane], asked);"],
+        )
     at_key = lambda row: f"const {wide} {kernel.key} = first + {row};"  # noqa: E731
-    k, v = keys.load.name, values.load.name
+    k, v = keys.load.name, held.load.name
     before, by = factor
     return [
         f"constexpr int kStages = {stages}, kStagePacks = {stage};",
         f"{keys.load.type}* const {k}_ring = reinterpret_cast<{keys.load.type}*>(stream_ring) + warp * kStages * kStagePacks;",
-        f"{values.load.type}* const {v}_ring = reinterpret_cast<{values.load.type}*>(stream_ring) + warp * kStages * kStagePacks + {TILE_KEYS * keys.packs};",
+        *([] if held is keys else [f"{values.load.type}* const {v}_ring = reinterpret_cast<{values.load.type}*>(stream_ring) + warp * kStages * kStagePacks + {TILE_KEYS * keys.packs};"]),
         f"const int stream_tiles = ({count} + stream_parts * {WARPS * TILE_KEYS} - 1) / (stream_parts * {WARPS * TILE_KEYS});",
         f"const auto first_of = [&](int tile) {{ return static_cast<{wide}>(((tile * stream_parts + stream_part) * {WARPS} + warp) * {TILE_KEYS}); }};",
+        *(["unsigned any = 0;  // of a slot: whether a key there is wanted"] if passes_by else []),
         "const auto ask = [&](int tile, int slot) {", "    if (tile < stream_tiles) {", f"        const {wide} first = first_of(tile);",
         f"        {at_key(f'warp_lane % {TILE_KEYS}')}",
-        *[line for side in (keys, values) for line in ("        {", *indent([*side.find(wide), *side.bring(by_row if side is keys else by_pair)], 3), "        }")],
+        *[line for side in sides for line in ("        {", *indent([*side.find(wide), *noted, *side.bring(turn if side is keys else by_pair)], 3), "        }")],
         "    }", "    __pipeline_commit();", "};",
         "for (int tile = 0; tile < kStages; ++tile) {", "    ask(tile, tile);", "}",
         f"float sums[{value_packs}][4][4] = {{}}, largest[2] = {{-INFINITY, -INFINITY}}, total[2] = {{}};",
         "for (int tile = 0, slot = 0; tile < stream_tiles; ++tile, slot = slot + 1 == kStages ? 0 : slot + 1) {",
         *indent([
-            f"const {wide} first = first_of(tile);", "__pipeline_wait_prior(kStages - 1);", "__syncwarp();",
+            f"const {wide} first = first_of(tile);", "__pipeline_wait_prior(kStages - 1);", "__syncwarp();", *passes_by,
             "float dots[2][4] = {};", "#pragma unroll", f"for (int step = 0; step < {key_packs}; ++step) {{",
-            "    unsigned upper[4], lower[4];",
-            f"    words_of({k}_ring[slot * kStagePacks + {keys.place('warp_lane / 4', 'step * 4 + warp_lane % 4', by_row('warp_lane / 4'))}], upper);",
-            f"    words_of({k}_ring[slot * kStagePacks + {keys.place('warp_lane / 4 + 8', 'step * 4 + warp_lane % 4', by_row('warp_lane / 4'))}], lower);",
-            f"    multiply_halves<{types[0]}>(dots[0], upper[0], lower[0], upper[1], lower[1], asked[step][0], asked[step][1]);",
-            f"    multiply_halves<{types[0]}>(dots[1], upper[2], lower[2], upper[3], lower[3], asked[step][2], asked[step][3]);", "}",
+            *lines, "    unsigned upper[4], lower[4];",
+            f"    words_of({k}_ring[slot * kStagePacks + {key_at('warp_lane / 4')}], upper);",
+            f"    words_of({k}_ring[slot * kStagePacks + {key_at('warp_lane / 4 + 8')}], lower);",
+            f"    multiply_halves<{types[0]}>(dots[0], upper[0], lower[0], upper[1], lower[1], {words[0]}, {words[1]});",
+            f"    multiply_halves<{types[0]}>(dots[1], upper[2], lower[2], upper[3], lower[3], {words[2]}, {words[3]});", "}",
             *before,
             "float weights[4];", "#pragma unroll", "for (int one = 0; one < 4; ++one) {",
             "    [[maybe_unused]] const int member_at = warp_lane % 4 * 2 + one % 2;",
@@ -138,7 +161,7 @@ def one_pass(
             "    high[two] = turned_halves(high[two]);", "    low[two] = turned_halves(low[two]);", "}",
             "#pragma unroll", f"for (int step = 0; step < {value_packs}; ++step) {{", "    unsigned words[4][4];", "    #pragma unroll",
             "    for (int one = 0; one < 4; ++one) {", "        const int row = warp_lane % 4 * 2 + one % 2 + one / 2 * 8;",
-            f"        words_of({v}_ring[slot * kStagePacks + {values.place('row', 'step * 8 + warp_lane / 4', by_pair('row'))}], words[one]);",
+            f"        words_of({v}_ring[slot * kStagePacks + {value_at}], words[one]);",
             "    }",
             "    #pragma unroll", "    for (int two = 0; two < 4; ++two) {",
             "        const unsigned a0 = lower_halves(words[0][two], words[1][two]), a1 = upper_halves(words[0][two], words[1][two]);",
@@ -164,7 +187,12 @@ def one_pass(
     ]  # fmt: skip
 
 
-def stages_bytes(kernel: StreamKernel) -> int:
+def ring_bytes(kernel: StreamKernel) -> int:
     """Of a block for what is on its way, and for the sums behind it."""
-    stage = WARPS * TILE_KEYS * (kernel.depths + kernel.columns) * 2
+    stage = WARPS * TILE_KEYS * (kernel.depths + (kernel.columns if slice_of(kernel) is None else 0)) * 2
     return max(min(MOST_STAGES, RING // stage) * stage, WARPS * 8 * kernel.columns * 4)
+
+
+def stages_bytes(kernel: StreamKernel) -> int:
+    """Of a block in all, queries in shared memory included."""
+    return ring_bytes(kernel) + (8 * kernel.depths * 2 if kernel.depths > MOST_ELEMENTS else 0)

@@ -7,7 +7,10 @@ a tile as they come, and values need only their halves sorted. A weight is two h
 
 from __future__ import annotations
 
-from compiler.codegen.rings import StreamPacks, StreamRing
+import sympy
+
+from compiler.codegen.rings import THREADS, TILE_KEYS, WARP, StreamPacks, StreamRing
+from compiler.codegen.stream_softmax import has_own_softmax
 from compiler.draft.expressions import Expr, loads_of, symbols_of, walk
 from compiler.draft.printing import indent
 from compiler.streams import StreamKernel
@@ -16,6 +19,10 @@ LEAST_GROUP = 8
 """Queries from which on a block goes so: fewer are done beside the loads by plain multiply-adds (four: 94 us so, 107 by tiles; eight: 183 and 131; H200)."""
 MOST_ELEMENTS = 128
 """Of a key and of a value, so that two blocks share a multiprocessor."""
+MOST_SUMS = 512
+"""Elements of a value that is a slice of its key: 128 registers of a thread hold its sums."""
+RING = 192 << 10
+"""Bytes of a block for what is on its way in one pass: one block has a multiprocessor."""
 SCALE = 1024.0
 """Of weights, which are at most one: what is left of small ones lies above the smallest halves."""
 
@@ -29,12 +36,32 @@ def takes_tiles(kernel: StreamKernel, vector: int, clusters: bool) -> bool:
     """Whether keys and values are halves as they lie in memory, and weights shares of the largest."""
     assert kernel.query and kernel.keyed and kernel.value and kernel.weight
     halves = [_half(one) for one in (query_of(kernel)[0], kernel.keyed, kernel.value)]
-    small = kernel.depths % 32 == 0 and kernel.columns % 64 == 0 and max(kernel.depths, kernel.columns) <= MOST_ELEMENTS
+    whole = kernel.depths % 32 == 0 and kernel.columns % 64 == 0
+    small = max(kernel.depths, kernel.columns) <= MOST_ELEMENTS or (
+        has_own_softmax(kernel) and slice_of(kernel) is not None
+    )
     most = {m.definition.outs[0] for m in kernel.folds if m.definition.kind == "max"}
     shares = any(
         e.op == "exp" and any(load.args[0] in most for load in loads_of([e])) for e in walk([kernel.weight])
     )  # fmt: skip
-    return vector == 8 and clusters and small and shares and None not in halves and halves[0] == halves[1]
+    return vector == 8 and clusters and whole and small and shares and None not in halves and halves[0] == halves[1]
+
+
+def slice_of(kernel: StreamKernel) -> int | None:
+    """The element of a key at which its value begins; None where the value is no slice of its key, or not of whole lines (a latent cache has one)."""
+    assert kernel.keyed and kernel.value
+    key, value = (_uncast(one) for one in (kernel.keyed, kernel.value))
+    if (
+        key.op != value.op
+        or key.op not in ("load", "load_at")
+        or (key.args[0], *key.args[2:]) != (value.args[0], *value.args[2:])
+    ):
+        return None
+    first = sympy.expand(value.args[1] - key.args[1].subs(kernel.depth, kernel.column))
+    lies_along = sympy.expand(key.args[1] - kernel.depth).has(kernel.depth) is False
+    fits = lies_along and first.is_Integer and 0 <= first <= kernel.depths - kernel.columns and first % 64 == 0
+    fits = fits and kernel.depths % 64 == 0 and kernel.columns <= MOST_SUMS
+    return int(first) if fits and THREADS // WARP * TILE_KEYS * kernel.depths * 2 <= RING else None
 
 
 def query_of(kernel: StreamKernel) -> tuple[Expr, Expr | None]:
@@ -48,10 +75,15 @@ def query_of(kernel: StreamKernel) -> tuple[Expr, Expr | None]:
     return query, None
 
 
-def _half(expr: Expr):
-    """The type of halves that are loaded and nothing else; None where it is anything else."""
+def _uncast(expr: Expr) -> Expr:
     while expr.op == "cast":
         expr = expr.args[0]
+    return expr
+
+
+def _half(expr: Expr):
+    """The type of halves that are loaded and nothing else; None where it is anything else."""
+    expr = _uncast(expr)
     if expr.op not in ("load", "load_at"):
         return None
     name = str(expr.args[0].dtype).removeprefix("torch.")
@@ -120,4 +152,17 @@ def tile_queries(packs: int, wide: str, at_member: list[str], before: list[str],
         f"unsigned asked[{packs}][4];", "{", "    const int member_at = warp_lane / 4;", *indent(at_member, 1), "    #pragma unroll",
         f"    for (int step = 0; step < {packs}; ++step) {{", f"        const {wide} chunk = step * 4 + warp_lane % 4;", *indent(before, 2),
         f"        const auto {name}_now = load_pack<8>({address});", f"        words_of({name}_now, asked[step]);", "    }", "}",
+    ]  # fmt: skip
+
+
+def queries_in_shared(
+    packs: int, wide: str, at_member: list[str], before: list[str], name: str, type: str, address: str, at: int
+) -> list[str]:
+    """The same in shared memory, `at` bytes behind the ring, where long queries and the sums of long values have no room in registers together."""
+    return [
+        f"auto* const asked_packs = reinterpret_cast<{type}*>(stream_ring + {at});", "{", "    const int member_at = warp_lane / 4;",
+        *indent(at_member, 1), f"    for (int step = warp; step < {packs}; step += kWarps) {{",
+        f"        const {wide} chunk = step * 4 + warp_lane % 4;", *indent(before, 2),
+        f"        const auto {name}_now = load_pack<8>({address});", f"        asked_packs[step * {WARP} + warp_lane] = {name}_now;", "    }", "}",
+        "__syncthreads();",
     ]  # fmt: skip

@@ -128,3 +128,37 @@ def reference(query, keys, values, lengths, scale):
         offsets=(0,),
         sized=every_size(spec),
     )
+
+
+LATENT = {
+    "576, of which 512 are the value": (576, 512, 0, "bfloat16", [
+        {"seqs": 2, "heads": 16, "pages": 5, "blocks": 9}, {"seqs": 1, "heads": 128, "pages": 3, "blocks": 1}, {"seqs": 2, "heads": 2, "pages": 3, "blocks": 2},
+    ]),
+    "128, of which the last 64 are the value": (128, 64, 64, "float16", [{"seqs": 2, "heads": 11, "pages": 5, "blocks": 9}]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", LATENT)
+def test_a_value_that_is_a_slice_of_its_key_is_read_once(form, tmp_path):
+    """All queries of a sequence read the same key. Sequences of no key, of one and of a part of their last page."""
+    depths, columns, first, dtype, sizes = LATENT[form]
+    spec = made(
+        sizes, (dtype,), ("cuda",), {"scale": 0.0417}, nans=False,
+        tensors={
+            "query": f"in seqs heads {depths}", "cache": f"in pages 16 {depths}", "table": "in seqs blocks int32 index:pages",
+            "lengths": "in seqs int32 integers:0:5", "out": f"out seqs heads {columns}",
+        },
+    )  # fmt: skip
+    reference = f"""import torch
+
+
+def reference(query, cache, table, lengths, scale):
+    keys = cache[table.long()].view(query.shape[0], -1, {depths})
+    scores = torch.einsum("shd,std->sht", query, keys) * scale
+    behind = torch.arange(keys.shape[1]) >= lengths[:, None] * 37
+    weights = torch.softmax(scores.masked_fill(behind[:, None], float("-inf")), -1)
+    return {{"out": torch.einsum("sht,std->shd", weights, keys[..., {first} : {first + columns}])}}
+"""
+    text = source(spec, reference)
+    assert "_tiles<0, 8>" in text and "bring_or_zero(key_pack" in text and "bring_or_zero(value_pack" not in text
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path, offsets=(0,), sized=every_size(spec))
