@@ -90,7 +90,8 @@ def one_pass(
     begins = slice_of(kernel)
     key_at = lambda row: keys.place(row, "step * 4 + warp_lane % 4", by_row("warp_lane / 4"))  # noqa: E731
     value_at = values.place("row", "step * 8 + warp_lane / 4", by_pair("row"))
-    held, sides, turn = values, (keys, values), by_row
+    held, turn = values, by_row
+    sides: tuple[StreamSide, ...] = (keys, values)
     if begins is not None:
         # What was read as a key is the value as well: its packs are turned for both, and places differ by numbers alone, which take no registers.
         held, sides, turn = keys, (keys,), lambda row: f"({by_row(row)} ^ {by_pair(row)})"
