@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from compiler.codegen.kernels import KernelFunction, in_axes
-from compiler.codegen.product_parts import OperandSide, SideLines, by_plan, factor_lines, plan_lines
+from compiler.codegen.product_parts import BROUGHT, OperandSide, SideLines, by_plan, factor_lines, plan_lines
 from compiler.codegen.shifted_sides import bring_by_words, line_lengths
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr
@@ -15,8 +15,6 @@ from compiler.program import KernelProgram
 
 HALVED = {1: ((64, 32, 1), (64, 64, 8), (128, 64, 8), (128, 128, 8), (128, 256, 1)), 2: ((128, 128, 8),)}
 """Of one product and of two at once: rows and columns of a tile, and blocks that share a depth at most."""
-BROUGHT = 128, 128
-"""The tile where not all sides are boxes."""
 
 
 def stage_lines(

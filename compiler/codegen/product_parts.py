@@ -286,7 +286,7 @@ def factor_lines(text: Text, kernel: ProductKernel) -> list[str]:
         ]  # fmt: skip
     indices = indices_of([kernel.factors[1]])
     blocks = [quotient for index in indices for quotient in index.atoms(FloorDiv) if n in quotient.free_symbols]
-    shared = all(q.args[0] == n and q.args[1].is_Integer and q.args[1] % MOST_COLUMNS == 0 for q in blocks)
+    shared = all(q.args[0] == n and q.args[1].is_Integer and q.args[1] % BROUGHT[1] == 0 for q in blocks)
     shared = shared and all(n not in without_quotients(index).free_symbols for index in indices)
     return [
         *lines,
@@ -294,8 +294,8 @@ def factor_lines(text: Text, kernel: ProductKernel) -> list[str]:
     ]
 
 
-MOST_COLUMNS = 128
-"""Of a tile whose sums have factors."""
+BROUGHT = 128, 128
+"""Rows and columns of the tile where not all sides are boxes; no tile whose sums have factors has more columns."""
 
 
 def batch_parameter(batch: Index, wide: str) -> str:

@@ -81,13 +81,18 @@ def compile(
         folders = torch_extension.header_folders()
         more = [f"-I{folder}" for folder in folders]
         done = run([*command, *more], source, artefact, [str(cuda_home()), *folders], timeout_s)
-    if not done.ok and alone:
+    if not done.ok and alone and _asks_for_the_chip(source.parent):
         # Bare kernels of an engine that builds PTX alone are written for device passes: the host's is to see the text that these see.
         header = source.with_name("host_pass.h")
         header.write_text(_HOST_PASS.format(facts.architecture.removeprefix("sm_")))
         again = run([*command, "-include", str(header)], source, artefact, [str(cuda_home())], timeout_s)
         done = again if again.ok else done
     return done
+
+
+def _asks_for_the_chip(folder: Path) -> bool:
+    """Whether the source or a header that lies beside it does; of another one that is broken a second build would say the same."""
+    return any(b"__CUDA_ARCH__" in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
 _HOST_PASS = """#include <cuda_runtime.h>
