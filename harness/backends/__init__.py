@@ -62,9 +62,8 @@ def together(ours: tuple[str, ...], flags: tuple[str, ...]) -> list[str]:
     return [*(flag for flag in ours if not any(flag.startswith(kind) for kind in settled)), *flags]
 
 
-@functools.cache
-def names() -> tuple[str, ...]:
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+def names() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def name_of(module: ModuleType) -> str:
