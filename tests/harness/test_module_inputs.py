@@ -349,7 +349,7 @@ def test_a_library_that_is_called_by_ctypes_is_seen(tmp_path: Path, monkeypatch:
     # Twice as many looks as are needed, however long a busy machine takes to have them.
     monkeypatch.setattr(whose_code, "LOOKS", 2 * whose_code.FEWEST)
     monkeypatch.setattr(whose_code, "PATIENCE_S", 60.0)
-    problem = opened(tmp_path, MODEL.format("x, y", "x @ y", "torch.randn(256, 256), torch.randn(256, 256)"))
+    problem = opened(tmp_path, MODEL.format("x, y", "x @ y", "torch.randn(512, 512), torch.randn(512, 512)"))
     own = (
         HEAD
         + 'CPP_SOURCE = r"""\n#include <cstdint>\nextern "C" void mm(const float* x, const float* y, float* o, int64_t m, int64_t k, '
