@@ -50,7 +50,7 @@ def errs_as_shipped(session: EvaluationSession, own: Build | None = None) -> boo
     own = own or own_baseline(session)
     if own is None or not own.ok:
         return False
-    worst: dict[str, float] = {}
+    worst: dict[str, shipped.Share] = {}
     small = [w for w in session.suite() if w.dtype in shipped.DTYPES and session.moved_bytes(w) <= SHIPPED_BYTES]
     try:
         session.compile_ahead(own, tuple(small))
@@ -61,7 +61,7 @@ def errs_as_shipped(session: EvaluationSession, own: Build | None = None) -> boo
                 bench = map_buffers(session, worker, workload, 1)
                 collect_checks(judge_calls(session, worker, bench, [case]))
                 found = shipped.shares(session.kernel, case, bench.outputs(0))
-                worst = {name: max(share, worst.get(name, 0.0)) for name, share in found.items()}
+                worst = {name: share.larger(worst.get(name, share)) for name, share in found.items()}
     except WorkerFailure:
         return False
     finally:

@@ -34,6 +34,9 @@ CHOSEN_BYTES = 8 << 20
 second."""
 OFF_ZERO = 0.05
 """Share of its deviation above which a mean is not taken for zero."""
+NORMAL_AT_LEAST = 16.0
+"""Largest of scaled values, in smallest normal numbers of their dtype, below which they are drawn again: no bit of a subnormal may change, and with one
+scale in sixty all values of 8 bits are subnormal."""
 _MANTISSA = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3, "float8_e5m2": 2}
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 ELEMENTWISE = (
@@ -195,6 +198,8 @@ class InputMixture:
             self.renew(rng)
             return
         draw(values, self.tensor.values[0], self.workload, rng)
+        while self.kind == "scaled" and float(values.float().max()) < NORMAL_AT_LEAST * torch.finfo(values.dtype).tiny:
+            draw(values, self.tensor.values[0], self.workload, rng)
         if self.whole:
             other = torch.empty_like(values)
             draw(other, self.tensor.values[0], self.workload, rng)

@@ -83,9 +83,10 @@ def test_a_broken_baseline_buys_nothing(evaluator: Evaluator) -> None:
 
 
 def test_what_is_allowed_has_an_end() -> None:
-    assert shipped.allow_errors({"out": 1.0, "other": 0.0}) == (("out", 1.5),)
-    assert shipped.allow_errors({"out": 2.4}) == (("out", shipped.MOST),)
-    assert not shipped.allow_errors({"out": shipped.MOST + 0.1}) and not shipped.allow_errors({"out": 0.0})
+    assert shipped.allow_errors({"out": shipped.Share(1.0, 1.5), "other": shipped.NO_SHARE}) == (("out", 1.5),)
+    assert shipped.allow_errors({"out": shipped.Share(2.4, 3.6)}) == (("out", shipped.MOST),)
+    for seen in (shipped.MOST + 0.1, float("inf"), 0.0):
+        assert not shipped.allow_errors({"out": shipped.Share(seen, 2 * seen)})
 
 
 MOE = """
@@ -164,7 +165,7 @@ def test_no_element_is_wrong_because_few_roundings_left_it_alone(
     kept_in_half = torch.zeros(rows, 64, dtype=torch.float16)
     for term in (case.inputs["x"] * case.inputs["w"][..., None]).unbind(1):
         kept_in_half += term
-    assert shipped.shares(kernel, case, {"out": kept_in_half})["out"] < 2
+    assert shipped.shares(kernel, case, {"out": kept_in_half})["out"].seen < 2
     allowed = replace(kernel, allowed=(("out", 2.0),))
     right = compute_expected(allowed, workload, case.inputs)
     error, said, _ = judge_closely({"out": "float16"}, {"out": kept_in_half}, right)
