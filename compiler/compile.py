@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compiler.codegen.cpu_host import CPU_NUMBERS, CpuFile
 from compiler.codegen.host import HostFile
 from compiler.defaults import ScheduleDefaults, cpu_schedule, open_numbers, schedule
@@ -18,12 +20,14 @@ MANY_REDUCTIONS = 20
 """Of a kernel, from which on they go one after another through memory; nvcc took more than 45 s of processor time for one of forty, a gate of four of eight groups."""
 
 
-def source(spec: Spec, reference: str, architecture: str = "sm_90", device: Device = "cuda") -> str:
+def source(
+    spec: Spec, reference: str, architecture: str = "sm_90", device: Device = "cuda", exact: bool = False
+) -> str:
     """A candidate for the kernel with its numbers left open, checked against the reference. Raises NoProgram.
 
-    On CUDA `architecture` says what the device can; C++ leaves that to its compiler.
+    On CUDA `architecture` says what the device can; C++ leaves that to its compiler. `exact`: no function is approximate.
     """
-    meaning = Meaning(spec, reference)
+    meaning = Meaning(spec, reference, exact)
     dtypes, sized = sizes_of(spec, device)
     first = meaning.first_schedule(architecture, device)
     if device == "cpu":
@@ -54,8 +58,9 @@ def sizes_of(spec: Spec, device: Device) -> tuple[tuple[str, ...], dict[str, lis
 class Meaning:
     """What a kernel's reference computes, traced once and lowered for each dtype and pack width that is asked for."""
 
-    def __init__(self, spec: Spec, reference: str, in_memory: bool = False) -> None:
-        self.spec, self.reference, self.in_memory = spec, reference, in_memory
+    def __init__(self, spec: Spec, reference: str, exact: bool = False) -> None:
+        self.spec, self.reference, self.exact = spec, reference, exact
+        self.in_memory = False
         self.traced: dict[str, Traced] = {}
         self._programs: dict[tuple[str, int, int], KernelProgram] = {}
 
@@ -72,9 +77,8 @@ class Meaning:
             self.traced[dtype] = trace(self.spec, self.reference, dtype)
         key = dtype, vector, short_fold
         if key not in self._programs:
-            self._programs[key] = lower_program(
-                self.spec, self.traced[dtype], dtype, vector, self.in_memory, short_fold
-            )
+            found = lower_program(self.spec, self.traced[dtype], dtype, vector, self.in_memory, short_fold)
+            self._programs[key] = replace(found, exact=self.exact)
         return self._programs[key]
 
     def programs_for(self, device: Device):

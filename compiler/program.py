@@ -81,6 +81,13 @@ class KernelProgram:
     """What one kernel makes and a later one reads: in memory that the entry asks for."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     """In which elements are asked for: what sizes are called."""
+    exact: bool = False
+    """Whether no function may be approximate, whatever results are stored in."""
+
+    @property
+    def rounds_to_halves(self) -> bool:
+        """Whether results of 16 bits hide what the device's approximate functions lose."""
+        return self.dtype in ("float16", "bfloat16") and not self.exact
 
     def values(self, axes: dict[str, int]) -> dict[sympy.Symbol, int]:
         """Of the open sizes."""

@@ -360,7 +360,7 @@ class Service:
         best = self._state["incumbent"].candidate if "incumbent" in self._state else settings.source
         bench = Workbench(
             context.evaluator, context.store, context.visible_spec(self._state), baseline=settings.source, incumbent=best,
-            attempts=self._state.get("attempts", ()), reference=context.reference(),
+            attempts=self._state.get("attempts", ()), reference=context.reference(), exact=settings.exact,
         )  # fmt: skip
         submits = isinstance(arguments, SubmitArguments) or "submit" in getattr(arguments, "then", ())
         if submits and self._over():

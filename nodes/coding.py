@@ -101,6 +101,7 @@ def code_in_turns(state: State, context: Context) -> list[Draft]:
         incumbent=state["incumbent"].candidate,
         attempts=state.get("attempts", ()),
         reference=context.reference(),
+        exact=settings.exact,
     )
     finished = DESKS.invoke(
         {"drafts": waiting},

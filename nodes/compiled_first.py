@@ -33,11 +33,13 @@ def try_compiler(state: State, context: Context) -> list[Attempt]:
     of it."""
     settings, reference = state["settings"], context.reference()
     models = all(settings.policy[role] in MODELS for role in ("planner", "coder"))
-    if not models or not reference or settings.exact or settings.coder != "tools":
+    if not models or not reference or settings.coder != "tools":
         return []
     context.say("compiler", "trying the source that it writes from the reference")
     source, spec = settings.source, context.visible_spec(state)
-    bench = Workbench(context.evaluator, context.store, spec, baseline=source, incumbent=source, reference=reference)
+    bench = Workbench(
+        context.evaluator, context.store, spec, baseline=source, incumbent=source, reference=reference, exact=settings.exact
+    )  # fmt: skip
     if not bench.has_compiler():
         return []
     said = _try(bench, context)

@@ -45,12 +45,13 @@ _found: Once[tuple[str, str]] = Once()
 _meanings: Once[Meaning] = Once()
 
 
-def compile_kernel(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
-    """(source, ""), or ("", one sentence why there is none); worked out once in this process."""
-    return _found.get(_name(spec, reference, device), lambda: _compiled(spec, reference, device))
+def compile_kernel(spec: Spec, reference: str, device: DeviceFacts, exact: bool = False) -> tuple[str, str]:
+    """(source, ""), or ("", one sentence why there is none); worked out once in this process. `exact`: for a run whose candidates must
+    be the baseline in every bit, no function is approximate."""
+    return _found.get(_name(spec, reference, device, exact), lambda: _compiled(spec, reference, device, exact))
 
 
-def compile_ahead(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
+def compile_ahead(spec: Spec, reference: str, device: DeviceFacts, exact: bool = False) -> tuple[str, str]:
     """`compile_kernel` from a thread, for whoever asks later.
 
     A process of its own does it, on another core, while torch is not imported here, since what both import takes seconds; and on a
@@ -58,11 +59,11 @@ def compile_ahead(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str,
     """
     apart = "torch" not in sys.modules or (device.device == "cuda" and (os.cpu_count() or 1) >= MANY_CORES)
     work = _compiled_apart if apart else _compiled
-    return _found.get(_name(spec, reference, device), lambda: work(spec, reference, device))
+    return _found.get(_name(spec, reference, device, exact), lambda: work(spec, reference, device, exact))
 
 
-def _name(spec: Spec, reference: str, device: DeviceFacts) -> str:
-    return digest(spec.model_dump_json(), reference, device.device, device.architecture)
+def _name(spec: Spec, reference: str, device: DeviceFacts, exact: bool) -> str:
+    return digest(spec.model_dump_json(), reference, device.device, device.architecture, str(exact))
 
 
 @contextmanager
@@ -90,8 +91,8 @@ def _start() -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def _compiled_apart(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
-    asked = json.dumps([spec.model_dump_json(), reference, device.model_dump_json()])
+def _compiled_apart(spec: Spec, reference: str, device: DeviceFacts, exact: bool) -> tuple[str, str]:
+    asked = json.dumps([spec.model_dump_json(), reference, device.model_dump_json(), exact])
     try:
         with _waiting.pop() if _waiting else _start() as process:
             try:
@@ -99,7 +100,7 @@ def _compiled_apart(spec: Spec, reference: str, device: DeviceFacts) -> tuple[st
             finally:
                 process.kill()
     except (OSError, subprocess.TimeoutExpired, ValueError):
-        return _compiled(spec, reference, device)
+        return _compiled(spec, reference, device, exact)
     return source, reason
 
 
@@ -110,9 +111,9 @@ def answer() -> None:
     asked = sys.stdin.read()
     if not asked:  # whoever started this has ended
         return
-    spec, reference, device = json.loads(asked)
+    spec, reference, device, exact = json.loads(asked)
     out, sys.stdout = sys.stdout, sys.stderr  # a reference may print
-    json.dump(_compiled(Spec.model_validate_json(spec), reference, DeviceFacts.model_validate_json(device)), out)
+    json.dump(_compiled(Spec.model_validate_json(spec), reference, DeviceFacts.model_validate_json(device), exact), out)
 
 
 def schedule_of(text: str) -> dict[str, Any] | None:
@@ -124,9 +125,9 @@ def schedule_of(text: str) -> dict[str, Any] | None:
     return None if found is None else with_numbers(found, {t.name: t.value for t in tunables(text)}).model_dump()
 
 
-def first_schedule(spec: Spec, reference: str, device: DeviceFacts) -> dict[str, Any]:
+def first_schedule(spec: Spec, reference: str, device: DeviceFacts, exact: bool = False) -> dict[str, Any]:
     """The compiler's own. Raises ValueError with one sentence where the reference has none."""
-    source, why = compile_kernel(spec, reference, device)
+    source, why = compile_kernel(spec, reference, device, exact)
     found = schedule_of(source) if source else None
     if found is None:
         raise ValueError(why or "the compiler gives no schedule for this kernel")
@@ -164,23 +165,27 @@ def edit_schedule(record: dict[str, Any], where: str, value: int | bool | None) 
     holder[name] = value
 
 
-def compile_planned(spec: Spec, reference: str, device: DeviceFacts, steps: tuple[str, ...]) -> tuple[str, str]:
+def compile_planned(
+    spec: Spec, reference: str, device: DeviceFacts, steps: tuple[str, ...], exact: bool = False
+) -> tuple[str, str]:
     """(source, "") of a plan with STEP, or ("", one sentence); its settings in their order."""
     settings = [SETTING.fullmatch(step.strip()) for step in steps if step != STEP]
     if not settings:
-        return compile_kernel(spec, reference, device)
+        return compile_kernel(spec, reference, device, exact)
     try:
-        record = first_schedule(spec, reference, device)
+        record = first_schedule(spec, reference, device, exact)
         for setting in settings:
             if setting is None:
                 raise ValueError(f"{STEP} goes with settings of its schedule alone, such as `float16.0.0.items = 4`")
             edit_schedule(record, setting["where"], json.loads(setting["value"]))
-        return compile_scheduled(spec, reference, device, record), ""
+        return compile_scheduled(spec, reference, device, record, exact), ""
     except ValueError as why:
         return "", str(why)
 
 
-def compile_scheduled(spec: Spec, reference: str, device: DeviceFacts, record: dict[str, Any] | str) -> str:
+def compile_scheduled(
+    spec: Spec, reference: str, device: DeviceFacts, record: dict[str, Any] | str, exact: bool = False
+) -> str:
     """The source under a schedule, a record or its JSON. Raises ValueError with one sentence: what is no schedule or not legal."""
     from compiler.frontend import NoProgram
     from compiler.schedule import Schedule
@@ -191,23 +196,23 @@ def compile_scheduled(spec: Spec, reference: str, device: DeviceFacts, record: d
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'the record'}: {first['msg']}") from None
     try:
-        return _meaning(spec, reference).scheduled(read, device.architecture)
+        return _meaning(spec, reference, exact).scheduled(read, device.architecture)
     except NoProgram as none:
         raise ValueError(str(none)) from None
 
 
-def _meaning(spec: Spec, reference: str) -> Meaning:
+def _meaning(spec: Spec, reference: str, exact: bool) -> Meaning:
     from compiler.compile import Meaning
 
-    return _meanings.get(digest(spec.model_dump_json(), reference), lambda: Meaning(spec, reference))
+    return _meanings.get(digest(spec.model_dump_json(), reference, str(exact)), lambda: Meaning(spec, reference, exact))
 
 
-def _compiled(spec: Spec, reference: str, device: DeviceFacts) -> tuple[str, str]:
+def _compiled(spec: Spec, reference: str, device: DeviceFacts, exact: bool) -> tuple[str, str]:
     from compiler.compile import source  # imports torch
     from compiler.frontend import NoProgram
 
     try:
-        return source(spec, reference, device.architecture, device.device), ""
+        return source(spec, reference, device.architecture, device.device, exact), ""
     except NoProgram as none:
         return "", str(none)
     except Exception as error:  # noqa: BLE001 -- a defect of the compiler must not end a run that rewrites can serve

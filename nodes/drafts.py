@@ -46,6 +46,7 @@ def make_request(draft: Draft, state: State, context: Context) -> CoderRequest:
         memory=recall_lessons(state.get("memory", ""), context.store),
         incumbent_source=context.store.get(state["incumbent"].candidate),
         reference=context.reference(),
+        exact=state["settings"].exact,
         timings=state["incumbent"].timings,
         attempts=tuple(state.get("attempts", ())),
         ledger=ledger.read(context.store, (attempt.trials for attempt in state.get("attempts", ()))),

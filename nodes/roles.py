@@ -260,6 +260,8 @@ class PlannerRequest(AgentRequest[tuple[Plan, ...]]):
     """Lessons that earlier runs learned of this family on such a device, the most telling first."""
     reference: str = ""
     """The text of the kernel's reference.py; "" where there is none, or where a module says what is right."""
+    exact: bool = False
+    """Whether a candidate must be the baseline in every bit."""
     ledger: tuple[LedgerEntry, ...] = ()
     """Every source that the run has tried."""
     standing: Standing | None = None
@@ -300,6 +302,7 @@ class CoderRequest(AgentRequest[CoderAnswer]):
     incumbent_source: str = ""
     reference: str = ""
     """Text of the kernel's reference.py, as in PlannerRequest."""
+    exact: bool = False
     timings: tuple[Timing, ...] = ()
     """The incumbent's, as the planner has them."""
     attempts: tuple[Attempt, ...] = ()

@@ -126,6 +126,8 @@ class CpuText(Text):
     def operation(self, expr: Expr, parts: list[str]) -> str | None:
         if expr.op == "cast" and expr.args[0].type == "bool" and expr.type in ("float", "double"):
             return f"({parts[0]} ? 1.0f : 0.0f)"  # a conversion of bool keeps g++ 12 from vectorising
+        if self.program.exact:
+            return None
         if expr.op == "exp":
             return f"exponential({_bare(parts[0])})"
         if expr.op == "sigmoid":

@@ -85,6 +85,8 @@ def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged
 
 def may_approximate(program: KernelProgram) -> bool:
     """Whether exact functions may be the device's fast ones; not where whole numbers wider than a byte are all that comes out, which they decide."""
+    if program.exact:
+        return False
     large = _large(program)
     if not large:
         return all(b.dtype.itemsize == 1 for b in program.outputs.values())

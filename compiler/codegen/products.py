@@ -50,7 +50,7 @@ def _cuda(name: str) -> str:
 
 def product_function(program: KernelProgram, kernel: ProductKernel, name: str, narrow: bool) -> KernelFunction:
     """`template <int Rows, int Columns, int Split>`, of 16-bit operands also `bool Mapped`: boxes are asked for."""
-    text = Text(program, kernel, "int" if narrow else "int64_t", program.dtype in ("float16", "bfloat16"))
+    text = Text(program, kernel, "int" if narrow else "int64_t", program.rounds_to_halves)
     text.levels = [set(), set()]
     stores = [StoreStatement(s.definition.outs[0], s.places[0], kernel.leaf(s.value), 0, False) for s in kernel.stores]
     roots = kernel.read + [s.value for s in stores]

@@ -15,7 +15,7 @@ THREADS = 64
 
 
 def steps_function(program: KernelProgram, kernel: StepsKernel, name: str, narrow: bool) -> KernelFunction:
-    text = Text(program, kernel, "int" if narrow else "int64_t", program.dtype in ("float16", "bfloat16"))
+    text = Text(program, kernel, "int" if narrow else "int64_t", program.rounds_to_halves)
     text.levels = [set(), set()]
     loop = kernel.loop
     assert loop is not None

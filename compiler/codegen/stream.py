@@ -59,8 +59,7 @@ def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, nar
 
 
 def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: bool, vector: int, pdl: bool, tiles: bool) -> KernelFunction:  # fmt: skip
-    fast = program.dtype in ("float16", "bfloat16")
-    text = Text(program, kernel, "int" if narrow else "int64_t", fast)
+    text = Text(program, kernel, "int" if narrow else "int64_t", program.rounds_to_halves)
     text.levels = [set(), set()]
     wide, lines = text.wide, StreamLines(text, kernel)
     how, out = (

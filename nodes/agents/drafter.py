@@ -105,9 +105,9 @@ def compiling_ahead(state: State, context: Context, tests: TesterAnswer) -> Iter
 
     def compile() -> str:
         spec = context.visible_spec({**state, "tests": tests})
-        return compile_ahead(spec, context.reference(), context.evaluator.facts)[0]
+        return compile_ahead(spec, context.reference(), context.evaluator.facts, settings.exact)[0]
 
-    wanted = not subject_of(settings).drafted and settings.stop.rounds and not settings.exact and context.reference()
+    wanted = not subject_of(settings).drafted and settings.stop.rounds and context.reference()
     if not wanted or {context.policies[one].name for one in BY_RULES} != {"rules"}:
         yield
     elif settings.device == "cuda":  # whose times do not depend on who uses the cores

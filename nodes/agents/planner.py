@@ -88,7 +88,8 @@ def planner(state: State, runtime: Runtime[Context]) -> dict:
             width=width,
             round=state["round"],
             memory=recall_lessons(state.get("memory", ""), context.store),
-            reference="" if settings.exact else context.reference(),  # it sums in an order of its own
+            reference=context.reference(),
+            exact=settings.exact,
             ledger=ledger.read(context.store, (attempt.trials for attempt in attempts)),
             standing=standing(state),
             tools=settings.coder == "tools",

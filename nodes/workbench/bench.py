@@ -68,11 +68,13 @@ class Workbench:
         incumbent: str,
         attempts: Sequence[Attempt] = (),
         reference: str = "",
+        exact: bool = False,
     ) -> None:
         self.evaluator, self.store, self.spec = evaluator, store, spec
         self.baseline, self.incumbent, self.attempts = baseline, incumbent, tuple(attempts)
         self.reference = reference
         """Text of the kernel's reference.py, which the compiler starts from; "" where there is none."""
+        self.exact = exact
         self._lock, self._call = threading.Lock(), threading.local()
 
     @property
@@ -99,7 +101,8 @@ class Workbench:
 
     def has_compiler(self) -> bool:
         """Whether Astrolabe's compiler writes a source for this operation; worked out once in a process, in some seconds."""
-        return bool(self.reference and compiling.compile_kernel(self.spec, self.reference, self.evaluator.facts)[0])
+        facts = self.evaluator.facts
+        return bool(self.reference and compiling.compile_kernel(self.spec, self.reference, facts, self.exact)[0])
 
     # --- names ---------------------------------------------------------------------------------------------------
 
@@ -467,7 +470,7 @@ class Workbench:
         if name.strip():
             raise ToolRefused("Astrolabe's compiler did not write that source: it has no record at its head")
         try:
-            return compiling.first_schedule(self.spec, self.reference, self.evaluator.facts)
+            return compiling.first_schedule(self.spec, self.reference, self.evaluator.facts, self.exact)
         except ValueError as why:
             raise ToolRefused(str(why)) from None
 
@@ -482,7 +485,7 @@ class Workbench:
                     compiling.edit_schedule(record, edit.where, edit.value)
             elif not self.reference:
                 raise ValueError("this operation has no reference.py that Astrolabe's compiler could start from")
-            text = compiling.compile_scheduled(self.spec, self.reference, self.evaluator.facts, record)
+            text = compiling.compile_scheduled(self.spec, self.reference, self.evaluator.facts, record, self.exact)
         except ValueError as illegal:
             raise ToolRefused(str(illegal)) from None
         return self._made([(text, asked.note)], asked.then)

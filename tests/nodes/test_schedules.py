@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 
@@ -10,14 +11,17 @@ import pytest
 
 from compiler.schedule import Schedule, read_head
 from harness.evaluate import Evaluator
-from harness.records import Outcome
+from harness.records import DeviceFacts, Outcome
 from harness.store import Store
+from kernels.spec import Device
 from nodes import compiling, ledger
 from nodes.policies import answers
 from nodes.policies.replies import UnfitReply
-from nodes.roles import PlannerRequest
+from nodes.policies.rules import RulesPolicy
+from nodes.roles import CoderRequest, Finding, PlannerRequest
 from nodes.workbench.arguments import CompileArguments, ScheduleArguments, ScheduleEdit, TryScheduleArguments
 from nodes.workbench.bench import Workbench
+from tests.compiler.folders import made
 from tests.nodes.test_workbench import KERNEL, kernel_of_few_rows
 
 pytestmark = [
@@ -135,3 +139,27 @@ def test_a_model_s_plan_for_the_rules_may_name_them(steps: list[str], fits: bool
     else:
         with pytest.raises(UnfitReply, match="is not the name of a rewrite"):
             answers.plans(reply, request, {compiling.STEP: ""})
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_an_exact_run_plans_the_compiler_s_text_without_approximate_functions(device: Device) -> None:
+    """Bits of every float16 are those of a baseline that calls expf, or divides, where the text does so, too."""
+    spec = made(
+        [{"rows": 64, "cols": 64}], ("float16",), (device,), tensors={"x": "in rows cols", "out": "out rows cols"}
+    )
+    reference = (
+        'import torch\n\n\ndef reference(x):\n    return {"out": torch.exp(x) * torch.sigmoid(x) / (1 + x * x)}\n'
+    )
+    facts = DeviceFacts(
+        device=device, name="", architecture="sm_90", units=1, last_level_cache_bytes=1, bandwidth_gbps=1.0
+    )
+    about = {"spec": spec, "reference": reference, "device": facts, "finding": Finding(bound="memory", summary="")}
+    texts = []
+    for exact in (False, True):
+        asked = PlannerRequest(**about, incumbent="b", source="", attempts=(), exact=exact)
+        (plan, *_) = RulesPolicy().planner(asked)
+        assert plan.steps == (compiling.STEP,)
+        texts.append(RulesPolicy().coder(CoderRequest(**about, plan=plan, source="", exact=exact)).source)
+    prelude_ends = "__global__" if device == "cuda" else "return exp(x);"
+    calls = [set(re.findall(r"\b(\w*exp\w*|__fdividef)\(", text.partition(prelude_ends)[2])) for text in texts]
+    assert calls == [{"fast_exp", "__fdividef"} if device == "cuda" else {"exponential"}, {"expf"}]
