@@ -6,6 +6,7 @@ innermost axis (the scores), reductions over all keys that read it, and a sum ov
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import sympy
@@ -52,6 +53,8 @@ class StreamKernel(PackedKernel):
     """Maps of the sums to outputs, for each element or for each query."""
     masked: Expr | None = None
     """Of which keys the score is not looked at."""
+    hidden: bool = True
+    """Whether these are minus infinity, if there are any."""
     scores: Buffer | None = None
 
     @property
@@ -183,8 +186,9 @@ def _placed(program, score, folds, sums, group, queries, keys, along, where, out
     used = {load.args[0] for load in loads_of([asked, keyed, value])}
     if used & set(places) or any(score.outs[0] in d.reads(program.ranges, "seen") for d in program.definitions if d not in [m.definition for m in kernel.members]):  # fmt: skip
         return None
-    masked = _masked(kernel.folds[0].value, score.outs[0]) if kernel.folds else None
-    kernel.masked = masked if masked is not None and member not in symbols_of(masked) else None
+    masked, hidden = _masked(kernel.folds[0].value, score.outs[0]) if kernel.folds else (None, True)
+    if masked is not None and member not in symbols_of(masked):
+        kernel.masked, kernel.hidden = masked, hidden
     return kernel
 
 
@@ -200,20 +204,27 @@ def _factors(expr: Expr, variable: sympy.Symbol) -> tuple[Expr, Expr] | None:
     return (expr.args[1], expr.args[0]) if told[0] else (expr.args[0], expr.args[1])
 
 
-def _masked(value: Expr, scores: Buffer) -> Expr | None:
-    """Where a score is not looked at: the condition of a choice between it and a number."""
+def _masked(value: Expr, scores: Buffer) -> tuple[Expr | None, bool]:
+    """Where a score is not looked at: the condition of a choice between it and a number; and whether what is reduced is minus infinity there."""
     reads = lambda e: any(load.args[0] is scores for load in loads_of([e]))  # noqa: E731
-    while value.op in ("cast", "mul", "add", "sub") and value.op != "where":
+    stays = True
+    while value.op in ("cast", "mul", "add", "sub"):
         parts = [arg for arg in value.args if isinstance(arg, Expr) and reads(arg)]
         if len(parts) != 1:
-            return None
+            return None, True
+        others = [arg for arg in value.args if isinstance(arg, Expr) and arg is not parts[0]]
+        stays &= value.op == "add" or value.args[0] is parts[0]
+        stays &= value.op != "mul" or all(other.op == "const" and other.args[0] > 0 for other in others)
         value = parts[0]
     if value.op not in ("where", "masked"):
-        return None
+        return None, True
     condition, one, other = value.args
     if reads(condition) or reads(one) == reads(other):
-        return None
-    return make("not", condition, type="bool") if reads(one) else condition
+        return None, True
+    fill = other if reads(one) else one
+    return make("not", condition, type="bool") if reads(one) else condition, stays and fill.op == "const" and fill.args[
+        0
+    ] == -math.inf
 
 
 def _stores(program, kernel: StreamKernel, places, outputs: set[Buffer], query: Index) -> list[Member]:

@@ -6,11 +6,9 @@ meet once, when their sums are there (flash decoding, https://pytorch.org/blog/f
 
 from __future__ import annotations
 
-import math
-
 from compiler.codegen.levels import indent
 from compiler.codegen.text import Text
-from compiler.draft.expressions import make, walk
+from compiler.draft.expressions import make
 from compiler.streams import StreamKernel
 
 
@@ -22,9 +20,7 @@ def has_own_softmax(kernel: StreamKernel) -> bool:
     most, total = kernel.folds
     largest, sum = (make("load", m.definition.outs[0], m.places[0], type="float") for m in kernel.folds)
     power = make("exp", make("sub", most.value, largest, type="float"), type="float")
-    fills = [e.args[0] for e in walk([most.value]) if e.op == "const" and e.type == "float"]
-    hidden = kernel.masked is None or -math.inf in fills
-    return hidden and total.value is power and kernel.weight in (power, make("div", power, sum, type="float"))
+    return kernel.hidden and total.value is power and kernel.weight in (power, make("div", power, sum, type="float"))
 
 
 def own_softmax(

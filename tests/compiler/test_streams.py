@@ -63,6 +63,18 @@ FORMS = {
     out = (torch.einsum("skgt,stkd->skgd", weight, v) / total).reshape(seqs, -1, 32)
     lse = (most + torch.log(total)).reshape(seqs, -1)
 """,
+    "some masked by minus infinity, others then by zero": """\
+    seqs, kv_heads = query.shape[0], keys.shape[2]
+    k = keys[pages_of.long()].flatten(1, 2)
+    at = torch.arange(k.shape[1])
+    scores = torch.einsum("skgd,stkd->skgt", query.view(seqs, kv_heads, -1, 64), k) * scale
+    scores = scores.masked_fill((at >= lengths[:, None] + 60)[:, None, None], float("-inf")).masked_fill(at >= 40, 0.0)
+    most = scores.amax(-1, keepdim=True)
+    weight = torch.exp(scores - most)
+    total = weight.sum(-1, keepdim=True)
+    out = (torch.einsum("skgt,stkd->skgd", weight, values[pages_of.long()].flatten(1, 2)) / total).reshape(seqs, -1, 32)
+    lse = (most + torch.log(total)).reshape(seqs, -1)
+""",
 }
 
 
