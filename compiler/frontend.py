@@ -27,6 +27,7 @@ from compiler import steps
 from compiler.compositions import COMPOSED
 from compiler.draft.algebra import rewritten
 from compiler.draft.complex_numbers import complex_parts
+from compiler.draft.graphs import graphs_alone
 from compiler.draft.index import Ranges, divide
 from compiler.draft.lowering import LOWERINGS
 from compiler.draft.tensors import NoDraft
@@ -149,7 +150,7 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool, loops: int) ->
         found = reference(**dict(zip(named, values, strict=False)), **fixed)
         return {name: found[name] for name in (tensor.name for tensor in spec.outputs)}
 
-    with mode, enable_python_dispatcher(), _OutOfPlace():
+    with mode, enable_python_dispatcher(), _OutOfPlace(), graphs_alone():
         module = make_fx(torch.func.functionalize(call, remove="mutations"), decomposition_table=table)(
             *given.values(), *sizes.values(), *step_numbers
         )

@@ -208,7 +208,7 @@ class Kernel:
 
 def names() -> list[str]:
     """Every kernel of the catalog: the folders beside this file that have a spec.py."""
-    return sorted(path.parent.name for path in FOLDER.glob("*/spec.py"))
+    return sorted(name for name in os.listdir(FOLDER) if os.path.exists(f"{FOLDER}/{name}/spec.py"))  # noqa: PTH110, each load asks
 
 
 def load(name_or_path: str) -> Kernel:
@@ -223,7 +223,8 @@ def load(name_or_path: str) -> Kernel:
                 raise KernelError(f"{name_or_path} is not a folder")
             raise KernelError(f"there is no kernel {name_or_path!r}; {_nearest(name_or_path, known)}")
         folder = folder.resolve()
-    kernel = drawing(Kernel(_spec(folder / "spec.py"), folder))
+    path = folder / "spec.py"
+    kernel = drawing(Kernel(_spec(path, _read(path, "bind SPEC = Spec(...)")), folder))
     if not (folder / "properties.py").exists() or kernel.has_reference:
         _check_binds(folder / "reference.py", "reference")
     if (folder / "properties.py").exists():
@@ -369,8 +370,9 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _spec(path: Path) -> Spec:
-    module = _execute(path, _read(path, "bind SPEC = Spec(...)"))
+@functools.lru_cache(256)
+def _spec(path: Path, text: str) -> Spec:
+    module = _execute(path, text)
     spec = getattr(module, "SPEC", None)
     if not isinstance(spec, Spec):
         found = "binds no SPEC" if spec is None else f"binds SPEC to a {type(spec).__name__}"
@@ -380,15 +382,19 @@ def _spec(path: Path) -> Spec:
 
 def _check_binds(path: Path, name: str) -> None:
     """That the file is there, parses and binds the function, without executing it: that would import torch."""
-    text = _read(path, f"define {name}(...)")
+    if not _binds(path, _read(path, f"define {name}(...)"), name):
+        raise KernelError(f"{path} defines no function {name}(...)")
+
+
+@functools.lru_cache(1024)
+def _binds(path: Path, text: str, name: str) -> bool:
     try:
         bound = symtable.symtable(text, str(path), "exec").lookup(name)
     except SyntaxError as error:
         raise KernelError(f"{path}, line {error.lineno}: {error.msg}") from None
     except KeyError:
-        raise KernelError(f"{path} defines no function {name}(...)") from None
-    if not (bound.is_assigned() or bound.is_imported()):
-        raise KernelError(f"{path} defines no function {name}(...)")
+        return False
+    return bound.is_assigned() or bound.is_imported()
 
 
 @functools.cache

@@ -24,7 +24,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from .attributes import Left, followed_attributes
+from .graphs import graphs_alone
 from .lowering import LOWERINGS
+from .operators import asked_once
 from .stays import left_alone
 from .tensors import NoDraft
 
@@ -386,7 +388,8 @@ def trace(
     no_cache = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
     # Nobody reads which lines a node is of, and to find them takes a tenth of the export; torch 2.11 does not ask this.
     no_lines = patch.object(fx.config, "do_not_emit_stack_traces", True, create=True)
-    with torch.no_grad(), layers_at_once(), torch.compiler.set_stance("force_eager"), no_cache, no_lines:
+    eager = torch.compiler.set_stance("force_eager")
+    with torch.no_grad(), layers_at_once(), asked_once(), graphs_alone(), eager, no_cache, no_lines:
         norm = torch.nn.modules.batchnorm._BatchNorm
         cumulative = patch.object(norm, "forward", _cumulative_norm(norm.forward))
         written: Any = torch.Tensor.data  # a descriptor, which stubs call a tensor
