@@ -530,7 +530,10 @@ class ABComparison:
         known = self.called[1:] if self.device == "cuda" and self.production.began is None else self.called
         rows = self.kernel.spec.shape(self.kernel.spec.outputs[0], self.workload.axes)[0]
         wanted = max(2, min(TOGETHER, ROWS_OF_ONE // rows, len(known)))
-        for at in {slot, *random.sample(known, min(wanted, len(known)))}:
+        begin = random.randrange(max(1, len(known) - wanted + 1))
+        for at in dict.fromkeys(
+            (slot, *known[begin : begin + wanted])
+        ):  # calls in a row, which may depend on each other
             call = self.production.inputs(at), self.bench.outputs(at)
             kept = properties.evidence(self.kernel, self.workload, *call, self.evidence.secret)
             self.evidence.seen.append(kept)

@@ -149,12 +149,14 @@ def violated_together(calls, sizes) -> str:
             own[: CALLS // 2], ALARM, next_call=True
         ):
             return f"rows of degree {degree} at fanout {fanout} are not independent: a row is like {said}"
-    return ""
+    lengths = torch.tensor(_degrees(fanout), device=picked.device)[frontier % 3]
+    places, row = (picked - frontier[:, None]) % sizes["nodes"], torch.arange(len(frontier), device=picked.device)
+    return _follow([(row, lengths, one) for one in places], ALARM)
 
 
-ALARM = FALSE_ALARM / (3 * (9 + CALLS))
-"""Probability of a false alarm of each single test: there are 3 degrees, 9 tests of every kind and one for each
-distance of two calls."""
+ALARM = FALSE_ALARM / (3 * (10 + CALLS))
+"""Probability of a false alarm of each single test: there are 3 degrees, 9 tests of every kind, one for each distance of two calls, and one of
+whether rows follow from others."""
 
 
 def _uneven(taken, fanout) -> str:
@@ -188,6 +190,14 @@ in each of so many parts of them."""
 LONG, SHARING = (0, 8, 32), (1, 2, 4, 8, 16)
 """Rows of so many times the fanout's neighbours, and more, are looked at by themselves, too; and from so many up to the next by what two of
 them share."""
+BEHIND, BEHIND_OF_NEXT, BLOCK, FEWEST_PAIRS = 64, 8, 128, 300
+"""Rows of the same call, and on either side of its own place in the next one, of each of which it is looked whether how it is picked depends on
+a row; rows in turn from which a dependence is learnt and of which it is tested; pairs of rows without which nothing is said."""
+NEAREST, NEAREST_OF_NEXT = 8, 1
+"""Those that are looked at place by place, too."""
+PAIRED, COMPARED, SUSPECT, STEPS = 20_000, 4096, 5.0, (0.01, 0.02, 0.05, 0.1)
+"""Pairs of rows so far apart, those that are compared with the pair so far behind them, standard errors from which on the exact chance is bounded, and by which
+exponents."""
 RARE = (1.0, 1e-2, 1e-4)
 """Pairs of equal samples that chance makes of rows that have something in common, up to which they are counted."""
 PAIRS_SHARED, PAIRS_AT_ONCE = 30_000, 4096
@@ -216,7 +226,7 @@ def unlikely(seen, sizes) -> str:
         return ""
     row, degree, places, node = (torch.cat(part) for part in zip(*seen, strict=True))
     degree, places = degree.double(), places.double()
-    alarm = FALSE_ALARM / (len(LONG) * (BUCKETS + 3) + NEAR + 14)
+    alarm = FALSE_ALARM / (len(LONG) * (BUCKETS + 3) + NEAR + 15)
     calls = torch.repeat_interleave(torch.tensor([len(one[0]) for one in seen])).to(degree.device)
     for least in LONG:
         rows = degree >= least * fanout
@@ -265,6 +275,8 @@ def unlikely(seen, sizes) -> str:
         return f"calls are not independent: in how it picks a row is like the same row of another call {said}"
     if said := _alike_at_a_distance(own, alarm):
         return f"rows are not independent: in how it picks a row is like {said}"
+    if said := _follow([one[:3] for one in seen], alarm):
+        return said
     for vectors, (rows, degrees, *_) in zip(own, seen, strict=True):
         vectors[rows[degrees < LONG[1] * fanout]] = 0
     if said := _alike_at_a_distance(own, alarm):
@@ -314,6 +326,115 @@ def _alike_at_a_distance(own, alarm, next_call=False) -> str:
             distance = worst - size if next_call and worst > size // 2 else worst
             return f"{said.format(distance)} ({float(z[worst]):+.0f} standard errors)"
     return ""
+
+
+def _uneven_gaps(degree, places):
+    """How uneven the gaps between a row's picks are, around the row, by its rank among rows of its degree, from -1 to 1, 0 on average: no shift
+    and no mirror changes it. [rows]"""
+    ends = places.sort(dim=1).values
+    gaps = torch.cat([ends.diff(dim=1), (ends[:, :1] - ends[:, -1:]) + degree[:, None]], dim=1)
+    order = (gaps.double().square().sum(dim=1) + torch.rand(len(gaps), device=gaps.device) / 2).argsort()
+    order = order[degree[order].argsort(stable=True)]
+    _, own, rows = torch.unique_consecutive(degree[order], return_inverse=True, return_counts=True)
+    ranks = torch.arange(len(order), device=order.device) - (rows.cumsum(0) - rows)[own]
+    evenly = (2 * ranks + 1 - rows[own]).double() / rows[own]
+    return torch.empty_like(evenly).index_copy_(0, order, evenly)
+
+
+def _follow(calls, alarm) -> str:
+    """Whether how a row is picked depends on a row so far before it, of the same call or of the one before it, whichever way.
+
+    Of all rows their parts and gaps say so, of rows of a degree their places, too.
+    calls: of each, in their order, (which rows, their degrees, the places that each picked).
+    """
+    row, degree, places = (torch.cat(part) for part in zip(*calls, strict=True))
+    if not len(row):
+        return ""
+    device, fanout, call = row.device, places.shape[1], torch.tensor([len(one[0]) for one in calls])
+    call = torch.repeat_interleave(call).to(device)
+    parts = _by_part(places, degree, fanout).unflatten(1, (-1, 2)).sum(dim=2)
+    parts /= (fanout * (degree.double() - fanout) / (degree.double() - 1)).sqrt()[:, None]
+    looks = torch.cat([parts, math.sqrt(0.375) * _uneven_gaps(degree, places)[:, None]], dim=1)
+    degree, places = degree.long(), places.int()
+    wide = int(row.max()) + 1 + BEHIND  # no row is behind one of the call before
+    at = torch.full((len(calls) + 1, wide), -1, device=device)
+    at[call, row] = torch.arange(len(row), device=device)
+    ways = [(0, apart) for apart in range(1, BEHIND + 1)]
+    ways += [(1, apart) for apart in range(-BEHIND_OF_NEXT, BEHIND_OF_NEXT + 1) if len(calls) > 1]
+    alarm /= 3 * len(ways)
+    for next_call, apart in ways:
+        second = at.flatten()[(call + next_call) * wide + row + apart]
+        both = (second >= 0) & (row + apart >= 0)
+        first, second = both.nonzero().flatten()[:PAIRED], second[both][:PAIRED]
+        said = _learnt(looks[first], looks[second], (row[first] + call[first]) // BLOCK % 2 == 0, alarm)
+        near = abs(apart) <= (NEAREST_OF_NEXT if next_call else NEAREST)
+        for turn in range(2 * near):  # else a row is the first of one pair, and the second of another
+            mine = (call[first] if next_call else row[first] // apart) % 2 == turn
+            said = said or _share_alike(degree, places, first[mine], second[mine], alarm)
+        if said:
+            where = f"{apart} places behind it" + " in the next call" * next_call
+            return f"rows are not independent: how a row is picked says how the one {where} is: {said}"
+    return ""
+
+
+def _learnt(first, second, known, alarm) -> str:
+    """Whether the covariances of numbers of a row and numbers of another that pairs show which are `known` are those of the other pairs, too.
+
+    Of independent rows the products by what other rows have shown are 0 on average, whatever that is.
+    first, second [pairs, numbers], 0 on average; known [pairs].
+    """
+    shown = first[known].T @ second[known]
+    found = (first[~known] @ shown * second[~known]).sum(dim=1)
+    if len(found) < FEWEST_PAIRS or float(found.sum()) <= 0:
+        return ""
+    said = _off(found, found.square().sum(), alarm)
+    return said and f"over {len(found)} pairs {said}"
+
+
+def _share_alike(degree, places, first, second, alarm) -> str:
+    """Whether what two of `first` share goes with what two of `second` do. first, second [pairs]: numbers of rows, none of them twice."""
+    fanout = places.shape[1]
+    order = torch.randperm(len(first), device=first.device)[: 4 * COMPARED]
+    key = degree[first[order]] * (1 << 31) + degree[second[order]]
+    key, by = key.sort()
+    first, second = first[order[by]], second[order[by]]
+    _, own, rows = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
+    place = torch.arange(len(key), device=key.device) - (rows.cumsum(0) - rows)[own]
+    one = ((place % 2 == 0)[:-1] & (key[1:] == key[:-1])).nonzero().flatten()
+    one = one[torch.randperm(len(one), device=one.device)[:COMPARED]]
+    if not len(one):
+        return ""
+    number = torch.arange(fanout + 1, dtype=torch.float64, device=key.device)
+    sides = []
+    for rows in (first, second):
+        shared = (places[rows[one]][:, :, None] == places[rows[one + 1]][:, None, :]).sum(dim=(1, 2))
+        length = degree[rows[one]]
+        mean, variance = _shared(fanout, length.double())
+        sides.append((length, ((number - mean[:, None]) / variance.sqrt()[:, None]), shared))
+    (length, values, shared), (other_length, other_values, other_shared) = sides
+    pick = [one.gather(1, found[:, None])[:, 0] for one, found in ((values, shared), (other_values, other_shared))]
+    total = float((pick[0] * pick[1]).sum())
+    if abs(total) < SUSPECT * math.sqrt(len(one)):
+        return ""
+    chances, others = (_hypergeometric(fanout, one.double()) for one in (length, other_length))
+    bounds = []
+    for step in STEPS:
+        step = math.copysign(step, total)
+        moments = sum(
+            (chances[:, [at]] * others * (step * values[:, [at]] * other_values).exp()).sum(dim=1)
+            for at in range(fanout + 1)
+        )
+        bounds.append(float(moments.log().sum()) - step * total)
+    if min(bounds) + math.log(2) >= math.log(alarm):
+        return ""
+    return f"in {len(one)} comparisons of two with two ({total / math.sqrt(len(one)):+.0f} standard errors)"
+
+
+def _hypergeometric(fanout, degree):
+    """Chances that two independent samples of rows of these degrees [any] share 0, 1, ... places. [any, fanout + 1]"""
+    number, long = torch.arange(fanout + 1, dtype=torch.float64, device=degree.device), degree.double()[:, None]
+    chances = _log_choose(fanout, number) + _log_choose(long - fanout, fanout - number) - _log_choose(long, fanout)
+    return torch.where(fanout - number > long - fanout, 0.0, chances.exp())
 
 
 def _in_steps(places, degree, alarm) -> str:
@@ -410,13 +531,10 @@ def _shared_often(key, degree, places, alarm) -> str:
     if not shared:
         return ""
     found, length, group = torch.cat(shared), torch.cat(lengths), torch.cat(groups)
-    number = torch.arange(fanout + 1, dtype=torch.float64, device=key.device)
     for which in group.unique().tolist():
         mine = group == which
         lengths, pairs = length[mine].unique(return_counts=True)
-        long = lengths.double()[:, None]
-        chances = _log_choose(fanout, number) + _log_choose(long - fanout, fanout - number) - _log_choose(long, fanout)
-        chances = torch.where(fanout - number > long - fanout, 0.0, chances.exp())
+        chances = _hypergeometric(fanout, lengths)
         usual = (pairs[:, None] * chances).sum(dim=0)
         spread = (pairs[:, None] * chances * (1 - chances)).sum(dim=0)
         seen = torch.bincount(found[mine], minlength=fanout + 1).double()

@@ -347,6 +347,40 @@ ALIKE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 """Whose random numbers a row has, by what is wrong."""
 
+RELATED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Generator], torch.Tensor]] = {
+    "odd rows mirrored": lambda places, degree, rng: degree - 1 - places,
+    "odd rows half a row on": lambda places, degree, rng: (places + degree // 2) % degree,
+    "odd rows shifted": lambda places, degree, rng: (
+        (places + (torch.rand(degree.shape, generator=rng) * degree).long()) % degree
+    ),
+    "odd rows mirrored somewhere": lambda places, degree, rng: (
+        ((torch.rand(degree.shape, generator=rng) * degree).long() - places) % degree
+    ),
+}
+"""What odd rows make of another row's places: each row alone is right."""
+
+
+def sample_in_pairs(
+    how: str, calls: list[torch.Tensor], fanout: int, rng: torch.Generator, far: int = 1
+) -> list[torch.Tensor]:
+    """Places of each call's rows, of the degrees in `calls`: `how` of RELATED makes an odd row's of those that the random numbers of the row
+    `far` before give at its own degree."""
+    made = []
+    for degree in calls:
+        drawn, row = torch.rand(len(degree), 64, generator=rng), torch.arange(len(degree))
+        odd = row // far % 2 == 1
+        drawn = torch.where(odd[:, None], drawn[(row - far).clamp_min(0)], drawn)
+        length = degree[:, None].clamp_min(1)
+        tried = (drawn * length).long()
+        keys = torch.full((len(degree), int(degree.max())), 128.0) + torch.rand(
+            len(degree), int(degree.max()), generator=rng
+        )
+        keys.scatter_reduce_(1, tried, torch.arange(64.0).expand_as(tried), "amin")
+        keys[torch.arange(keys.shape[1]) >= length] = math.inf
+        places = keys.topk(fanout, dim=1, largest=False).indices
+        made.append(torch.where(odd[:, None], RELATED[how](places, length, rng), places))
+    return made
+
 
 def _primes_from(least: torch.Tensor) -> torch.Tensor:
     """The first prime of at least so much. [rows, 1]"""
@@ -451,6 +485,44 @@ def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str) -> None:
     found = properties.unlikely(kernel, workload, seen)
     assert bool(found) is (how != "chance"), found
     assert properties.unlikely(kernel, workload, []) == "", "of no call nothing is said"
+
+
+@pytest.mark.parametrize("far", [1, 37])
+@pytest.mark.parametrize("how", RELATED)
+def test_rows_that_make_their_picks_of_another_rows_are_found(how: str, far: int) -> None:
+    """By all rows of a call, whatever their degrees."""
+    rng, module = generator("cpu"), catalog.load("sample_neighbors").properties
+    degrees = [torch.randint(11, 50, (4096,), generator=rng) for _ in range(2)]
+    places = sample_in_pairs(how, degrees, 10, rng, far)
+    said = module._follow([(torch.arange(4096), d.double(), p) for d, p in zip(degrees, places, strict=True)], 1e-11)
+    assert f" {far} places behind it is" in said, said
+
+
+@pytest.mark.parametrize("calls_apart", [0, 1])
+def test_rows_whose_places_follow_from_another_rows_by_no_parts_are_found(calls_apart: int, monkeypatch) -> None:
+    """Each place by a table, of which neither parts nor gaps need to show anything: in one call, and from call to call."""
+    rng, module = generator("cpu"), catalog.load("sample_neighbors").properties
+    monkeypatch.setattr(module, "_learnt", lambda *_: "")
+    degree, row, table = torch.full((4096,), 41.0), torch.arange(4096), torch.randperm(41, generator=rng)
+    drawn = [torch.rand(4096, 41, generator=rng).topk(10, dim=1).indices for _ in range(2)]
+    assert module._follow([(row, degree, places) for places in drawn], 1e-9) == ""
+    drawn[calls_apart] = torch.where(row[:, None] % 2 == 1, table[drawn[0].roll(1, 0)], drawn[calls_apart])
+    said = module._follow([(row, degree, places) for places in drawn], 1e-11)
+    assert " 1 places behind it" in said and ("in the next call" in said) == calls_apart, said
+
+
+def test_false_alarms_of_rows_that_follow_others_are_bounded() -> None:
+    """Of independent samples the bound on the chance is above the true one, whatever they share."""
+    module, rng = catalog.load("sample_neighbors").properties, generator("cpu")
+    degree, pairs = torch.randint(11, 30, (4000,), generator=rng), torch.arange(4000).view(2, -1)
+    refused = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SUSPECT", 0.0)
+        for _ in range(40):
+            keys = torch.rand(4000, 30, generator=rng).masked_fill_(torch.arange(30) >= degree[:, None], 2)
+            places = keys.topk(10, dim=1, largest=False).indices
+            refused += bool(module._share_alike(degree, places, *pairs, 0.2))
+    assert refused < 21, "at most eight of forty, by the bound"  # more than 20 come once in 20,000
 
 
 @pytest.mark.parametrize(
