@@ -22,6 +22,7 @@ from .distributions import (
     wide_enough,
 )
 from .nest import UnfitProblem, as_tensor, leaves_of, outline, rebuilt
+from .numerics import watch_places
 from .problem_module import can_make_anywhere, construct, generator_states, inputs, seed_generators, stage
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def describe(namespace: types.ModuleType, far: int) -> dict[str, Any]:
                 "shape": list(shape),
                 "dtype": dtype,
                 "leading": at in leading,
-                "values": [kinds[at], *others(kinds[at])],
+                "values": [kinds[at], *others(kinds[at], dtype)],
                 "matters": facts["matters"][at],
                 "table": tables[at],
             }
@@ -391,16 +392,21 @@ class Trial:
 
         if not all(bool(wide_enough(one).isfinite().all()) for one in self.call(small, wide=wide)):
             return []
+        known = [others(value, str(t.dtype).removeprefix("torch.")) for t, value in zip(small, values, strict=True)]
         found = []
-        for name in dict.fromkeys(n for value in values for n in others(value)):
+        for name in dict.fromkeys(n for names in known for n in names):
             tried = [
-                alternative(wide_enough(t), name).to(t.dtype) if name in others(value) else t
-                for t, value in zip(small, values, strict=True)
+                alternative(wide_enough(t), name).to(t.dtype) if name in names else t
+                for t, names in zip(small, known, strict=True)
             ]
+            places = watch_places()
             try:
-                outputs = self.call(tried, wide=wide)
+                with places:
+                    outputs = self.call(tried, wide=wide)
             except Exception:  # noqa: BLE001, it refuses such values: the answer that was asked for
                 continue
+            if name.startswith("integers:") and places.seen:
+                continue  # an index from behind is right in torch, and nobody's who was shown none
             if all(bool(torch.isfinite(wide_enough(one)).all()) for one in outputs):
                 found.append(name)
         return found

@@ -210,8 +210,13 @@ def uniform(values: torch.Tensor) -> bool:
     return float((values - steps).abs().max()) < 2.5 / math.sqrt(n) + 1e-3
 
 
-def others(values: str) -> tuple[str, ...]:
-    return ALTERNATIVES.get(values.partition(":")[0], ())
+def others(values: str, dtype: str) -> tuple[str, ...]:
+    """Other distributions that inputs of that one and dtype may be tried with. Integers that are none of a mask's, and never negative, as
+    far below zero too: fmod passed for remainder."""
+    kind, *bounds = values.split(":")
+    if kind == "integers" and int(bounds[0]) >= 0 and int(bounds[1]) > 2 and dtype in ("int16", "int32", "int64"):
+        return (f"integers:{1 - int(bounds[1])}:{bounds[1]}",)
+    return ALTERNATIVES.get(kind, ())
 
 
 def alternative(like: torch.Tensor, name: str) -> torch.Tensor:
@@ -220,6 +225,8 @@ def alternative(like: torch.Tensor, name: str) -> torch.Tensor:
 
     if name == "uniform":
         return torch.rand_like(like)
+    if name.startswith("integers:"):
+        return torch.randint_like(like, *map(int, name.split(":")[1:]))
     drawn = torch.randn_like(like)
     if name == "large":
         return drawn * 30

@@ -52,6 +52,37 @@ def numbers_as(narrow: torch.dtype) -> Any:
     return Narrowed()
 
 
+PLACES = (
+    "index", "_index_put", "gather", "scatter", "embedding", "take", "put", "nll_loss", "bincount", "repeat_interleave", "one_hot",
+    "_local_scalar_dense", "bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__",
+)  # fmt: skip
+"""How operators of aten begin that take integers as places, or count by them."""
+
+
+def watch_places() -> Any:
+    """A context whose `seen` says afterwards whether an operator in it has taken integers of a tensor as places."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watch(TorchDispatchMode):
+        seen = False
+
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = operator._schema.name.removeprefix("aten::")
+            taken = _dtypes_of(args[1:] if len(args) > 1 else args)  # 2 of x >> 2 is no tensor
+            if name.startswith(PLACES) and any(dtype.startswith(("int", "uint")) for dtype in taken):
+                self.seen = True
+            return operator(*args, **kwargs or {})
+
+    return Watch()
+
+
+def _dtypes_of(args: Any) -> list[str]:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return [str(one.dtype).removeprefix("torch.") for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
+
+
 def convolutions_in_tf32() -> Any:
     """A context in which fp32 convolutions take operands of TF32, as torch's defaults let them on a GPU.
 

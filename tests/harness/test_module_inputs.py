@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,42 @@ def test_ties_come_and_numbers_are_compared_as_eager_torch_does(tmp_path: Path):
         held = evaluator.verify(found[0].build, held_out=True)  # type: ignore[arg-type]
     assert found[0].passed and held.passed, (found[0].reason, held.reason)
     assert [one.outcome for one in found[1:]] == [Outcome.INCORRECT] * 3
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "drawn"),
+    [
+        ("torch.remainder(x, 7)", "torch.randint(0, 50, (32, 17))", True),
+        ("(x >> 2) * 0.5", "torch.randint(0, 16, (32, 17), dtype=torch.int32)", True),
+        ("torch.arange(50.0)[x]", "torch.randint(0, 50, (32, 17))", False),
+        ("torch.arange(70.0)[x % 7 + x % 3]", "torch.randint(0, 50, (32, 17))", False),
+        ("nn.functional.one_hot(x, 50)", "torch.randint(0, 50, (32, 17))", False),
+        ("(torch.arange(50) < x.unsqueeze(-1)).float().masked_fill_(torch.arange(50) >= x.unsqueeze(-1), -math.inf).softmax(-1)",
+         "torch.randint(1, 50, (32, 17))", False),
+        ("x * 0.5", "torch.randint(0, 2, (32, 17))", False),
+        ("x * 3", "torch.randint(0, 200, (32, 17), dtype=torch.uint8)", False),
+    ],
+    ids=["remainder", "shift", "index", "index by arithmetic", "one hot", "lengths", "mask", "bytes"],
+)  # fmt: skip
+def test_integers_below_zero_are_drawn_where_they_are_no_places(forward: str, inputs: str, drawn: bool, tmp_path: Path):
+    """fmod PASSED for remainder of integers that were all positive."""
+    path = tmp_path / "model.py"
+    body = f"    def forward(self, x):\n        return {forward}\n\n\ndef get_inputs():\n    return [{inputs}]\n"
+    path.write_text(f"import math\n{HEAD}class Model(nn.Module):\n{body}")
+    with closing(open_problem(path, "cpu")) as problem:
+        kinds = [values for values in problem.spec.inputs[0].values if values.startswith("integers:-")]
+        assert bool(kinds) is drawn, problem.spec.inputs[0].values
+
+
+def test_fmod_is_no_remainder(tmp_path: Path):
+    text = "class {}(nn.Module):\n    def forward(self, x):\n        return torch.{}(x, 7)\n"
+    inputs = "\n\ndef get_inputs():\n    return [torch.randint(0, 50, (32, 17))]\n"
+    path, store = tmp_path / "model.py", Store(tmp_path / "store")
+    path.write_text(HEAD + text.format("Model", "remainder") + inputs)
+    with closing(open_problem(path, "cpu")) as problem, Evaluator(problem, "cpu", store) as evaluator:
+        for function, outcome in (("remainder", Outcome.PASSED), ("fmod", Outcome.INCORRECT)):
+            found = evaluator.verify(evaluator.build(store.put(HEAD + text.format("ModelNew", function))))
+            assert found.outcome is outcome, found.reason
 
 
 def test_a_size_is_asked_with_data_and_one_is_larger_than_shown(tmp_path: Path):
