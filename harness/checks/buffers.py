@@ -183,7 +183,7 @@ class GuardedBuffers:
             error, message, own = judge_closely(self.spec, part, left, own)
             worst, says = max(worst, error), "; ".join(e.says for e in own.values())
             if message:
-                message += f", of the slice that begins at {right.axis} {rows.start:,}"
+                message += f", of the slice that begins at {right.slicing.axis} {rows.start:,}"
                 break
         label = self.layout.workload.label
         return Check(workload=label, name=name, passed=not message, error=worst, tolerance=says, message=message)

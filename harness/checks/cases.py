@@ -25,8 +25,18 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 
-Slicing = tuple[str, int]
-NOT_SLICED: Slicing = ("", 0)
+@dataclass(frozen=True)
+class Slicing:
+    """How what is right is computed slice by slice."""
+
+    axis: str = ""
+    rows: int = 0
+    """Of one slice; 0 where it is computed at once."""
+    say: Callable[[str], None] = field(default=lambda _text: None)
+    """Is told of every tenth."""
+
+
+NOT_SLICED = Slicing()
 
 
 @dataclass(frozen=True)
@@ -38,18 +48,21 @@ class Sliced:
     inputs: dict[str, torch.Tensor]
     values: str
     """The distribution of the inputs."""
-    axis: str
-    rows: int
+    slicing: Slicing
 
     def __len__(self) -> int:
-        return -(-self.workload.axes[self.axis] // self.rows)
+        return -(-self.workload.axes[self.slicing.axis] // self.slicing.rows)
 
     def parts(self) -> Iterator[tuple[slice, Workload, Right]]:
         """Which rows, the workload that they are, and what is right there."""
-        whole = self.workload.axes[self.axis]
-        for first in range(0, whole, self.rows):
-            end = min(first + self.rows, whole)
-            part, given = slices.cut(self.kernel.spec, self.workload, self.inputs, self.axis, first, end)
+        axis, rows = self.slicing.axis, self.slicing.rows
+        whole, told = self.workload.axes[axis], 0
+        for first in range(0, whole, rows):
+            if first * 10 // whole > told:
+                told = first * 10 // whole
+                self.slicing.say(f"checking {self.workload.label}, {self.values}: {told * 10} %")
+            end = min(first + rows, whole)
+            part, given = slices.cut(self.kernel.spec, self.workload, self.inputs, axis, first, end)
             yield slice(first, end), part, compute_expected(self.kernel, part, given, self.values)
 
 
@@ -72,12 +85,11 @@ def make_case(
     device: str,
     slicing: Slicing = NOT_SLICED,
 ) -> Case:
-    """Fresh inputs and what is right for them; `values` as in `draw_inputs`. `slicing`: the axis, and how many rows at once."""
+    """Fresh inputs and what is right for them; `values` as in `draw_inputs`."""
     inputs = draw_inputs(kernel.spec, workload, values, extra, device)
-    axis, rows = slicing
-    if rows:
+    if slicing.rows:
         size = sum(t.numel() * t.element_size() for t in inputs.values())
-        return Case(workload, values, inputs, Sliced(kernel, workload, inputs, values, axis, rows), size)
+        return Case(workload, values, inputs, Sliced(kernel, workload, inputs, values, slicing), size)
     right = compute_expected(kernel, workload, inputs, values)
     held = [*inputs.values(), *(t for e in right.values() for t in (e.value, e.tolerance))]
     return Case(workload, values, inputs, right, sum(t.numel() * t.element_size() for t in held))

@@ -243,7 +243,8 @@ class EvaluationSession(BuildPlace, abc.ABC):
         if not too_large(self.spec, workload, self.device_bytes):
             return NOT_SLICED
         axis = self._axis_of_slices
-        return axis, slices.rows_at_once(self.spec, workload, axis, self.device_bytes)
+        rows = slices.rows_at_once(self.spec, workload, axis, self.device_bytes, self.device)
+        return Slicing(axis, rows, self.say)
 
     def slots(self, workload: Workload) -> int:
         """Argument sets that it is checked with: two calls are in flight at once of small ones only."""
