@@ -38,6 +38,8 @@ _LARGEST = {
     "aten::min": False,
 }
 """Operators that pick by value, and whether the largest come first where no argument says it."""
+_FAR = 2.0**960
+"""What no splitting of smaller numbers overflows by."""
 _FLUSHED = 2.0**-126
 """Smaller numbers are 0 to who flushes subnormal ones."""
 
@@ -78,7 +80,9 @@ class Rounding(TorchDispatchMode):
         divided = self._by_what(name, args, kwargs)
         sums = not mutates and not pointwise
         every = sums and self.smallest > 0 and name in _SUMS
-        if not _any(exact, lambda one: self._inexact(one, divided, every)):
+        masks = {id(one): self._inexact(one, divided, every) for one in _tensors(exact)}
+        masks = {key: mask for key, mask in masks.items() if mask is not None and bool(mask.any())}
+        if not masks:
             return result
         moved, units = exact, self.units
         if sums:
@@ -86,7 +90,9 @@ class Rounding(TorchDispatchMode):
             wide = (_cast(args), _cast(kwargs)) if narrow else (args, kwargs)
             moved = operator(*_map(self._shaken, wide[0]), **_map(self._shaken, wide[1]))
             moved = self._decentred(name, args, moved)
-        return _each(lambda was, whole, off: self._settle(was, whole, off, units, divided, every), result, exact, moved)
+        return _each(
+            lambda was, whole, off: self._settle(was, whole, off, units, masks.get(id(whole))), result, exact, moved
+        )
 
     def _pick(self, operator: Any, args: Any, kwargs: Any) -> Any:
         """What the operator makes, of values that share a place others than it picks."""
@@ -181,13 +187,14 @@ class Rounding(TorchDispatchMode):
         """bool of its shape, None where it is none of ours. `divided`: what it is a quotient by. `every`: all of it is."""
         if value.dtype != torch.float64:
             return None
+        plain = _plain(value)
         if every:
-            return value.isfinite()
-        inexact = self._rounded(value) != value
+            return torch.ones_like(value, dtype=torch.bool) if plain else value.isfinite()
+        inexact = _to_bits(value, self.bits, plain=plain) != value
         if divided is not None:
             inverse = 1.0 / divided.to(value.device)
             inexact |= (self._rounded(inverse) != inverse) & (value != 0)
-        return inexact & value.isfinite()
+        return inexact if plain else inexact & value.isfinite()
 
     def _rounded(self, value: torch.Tensor) -> torch.Tensor:
         return _to_bits(value, self.bits)
@@ -199,30 +206,24 @@ class Rounding(TorchDispatchMode):
             made.seed()
             self.generators[like.device] = made
         by = units * 2.0**-self.bits
-        off = torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=self.generators[like.device])
-        return off.mul_(2 * by).add_(1 - by)
+        drawn = torch.empty(like.shape, dtype=torch.float64, device=like.device)
+        return drawn.uniform_(1 - by, 1 + by, generator=self.generators[like.device])
 
     def _shaken(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
             return value
         moved = value * self._random(value, max(self.units, self.sum_units))
-        return moved + self.smallest * (torch.rand_like(moved) - 0.5) if self.smallest else moved
+        return torch.rand_like(moved).sub_(0.5).mul_(self.smallest).add_(moved) if self.smallest else moved
 
-    def _settle(
-        self, was: Any, whole: Any, off: Any, units: float, divided: torch.Tensor | None, every: bool = False
-    ) -> Any:
+    def _settle(self, was: Any, whole: Any, off: Any, units: float, inexact: torch.Tensor | None) -> Any:
         """The result, its inexact elements moved, in place where somebody else holds it too."""
-        if (
-            not isinstance(was, torch.Tensor)
-            or (inexact := self._inexact(whole, divided, every)) is None
-            or not bool(inexact.any())
-        ):
+        if inexact is None:
             return was
         if off.shape != whole.shape:
             off = whole
-        moved = off * self._random(off, units)
+        moved = self._random(off, units).mul_(off)
         if self.smallest:
-            moved += self.smallest * (torch.rand_like(moved) - 0.5)
+            moved += torch.rand_like(moved).sub_(0.5).mul_(self.smallest)
         return was.copy_(torch.where(inexact, self._rounded(moved) if self.holds else moved, whole))
 
 
@@ -252,10 +253,20 @@ def _map(function: Callable[[Any], Any], given: Any) -> Any:
     return function(given)
 
 
-def _to_bits(value: torch.Tensor, bits: int) -> torch.Tensor:
-    """To the nearest of so many bits (Dekker's splitting); what overflows in between stays as it is."""
+def _plain(value: torch.Tensor) -> bool:
+    """Whether all of it is finite and far from the largest numbers: one pass, where torch's isfinite and what follows take six."""
+    if not value.numel():
+        return True
+    low, high = value.aminmax()
+    return float(low) >= -_FAR and float(high) <= _FAR
+
+
+def _to_bits(value: torch.Tensor, bits: int, *, plain: bool | None = None) -> torch.Tensor:
+    """To the nearest of so many bits (Dekker's splitting); what overflows in between stays as it is. `plain`: what `_plain` says of it."""
     spread = value * (2.0 ** (WIDE_BITS - bits) + 1)
-    rounded = spread - (spread - value)
+    rounded = spread.sub_(spread - value)
+    if _plain(value) if plain is None else plain:
+        return rounded
     return torch.where(rounded.isfinite(), rounded, value)
 
 
@@ -274,10 +285,6 @@ def _cast(given: Any) -> Any:
     return _map(
         lambda one: one.double() if isinstance(one, torch.Tensor) and one.dtype == torch.float32 else one, given
     )
-
-
-def _any(result: Any, test: Any) -> bool:
-    return any(bool(found.any()) for one in _tensors(result) if (found := test(one)) is not None)
 
 
 def _each(function: Any, result: Any, *others: Any) -> Any:

@@ -15,6 +15,7 @@ from harness.checks.cases import make_case
 from harness.checks.judging import judge_closely
 from harness.checks.tolerance import compute_expected
 from harness.evaluate import Evaluator
+from harness.farside.rounding import Rounding
 from harness.records import Outcome
 from harness.store import Store
 from kernels import catalog
@@ -170,3 +171,13 @@ def test_no_element_is_wrong_because_few_roundings_left_it_alone(
     right = compute_expected(allowed, workload, case.inputs)
     error, said, _ = judge_closely({"out": "float16"}, {"out": kept_in_half}, right)
     assert not said and error <= 1
+
+
+def test_numbers_too_large_to_be_split_and_those_that_are_none_are_not_moved() -> None:
+    large = torch.tensor([1.7e308, -1.7e308, 1 / 3], dtype=torch.float64)
+    none = torch.tensor([torch.inf, -torch.inf, torch.nan], dtype=torch.float64)
+    with Rounding(11, 1.0, 1.0):
+        moved, same = large * 1.0, torch.cat([none, large]) * 1.0
+    torch.testing.assert_close(moved, large, rtol=2.0**-9, atol=0)
+    assert (moved != large).any() and torch.equal(moved[2].half().double(), moved[2]), "to 11 bits"
+    torch.testing.assert_close(same[:3], none, rtol=0, atol=0, equal_nan=True)
