@@ -169,6 +169,11 @@ class KernelPlan(Frozen):
     pdl: bool = False
     """Programmatic dependent launch, from sm_90 on: it may be set up while the kernel before it drains, and waits before memory."""
 
+    @property
+    def ragged(self) -> int:
+        """Elements of a pack where the program's packs are of one; 0: they are as the program says."""
+        return self.sketch.vector if isinstance(self.sketch, Elements | Rows) and self.sketch.ragged else 0
+
 
 class ScheduleVersion(Frozen):
     """Kernels for the calls that `when` holds for: `longest` packs a row at most, of kernels whose rows are not picked by size, and no more

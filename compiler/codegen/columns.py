@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import sympy
 
-from compiler.codegen.kernels import KernelFunction, accumulators, finish_function, open_text, signature, wait
+from compiler.codegen.kernels import (
+    KernelFunction,
+    Launch,
+    accumulators,
+    finish_function,
+    in_axes,
+    open_text,
+    signature,
+    wait,
+)
 from compiler.codegen.levels import hoist, parts_of, run_pass
 from compiler.codegen.text import FOLD_OF
 from compiler.draft.expressions import loads_of
 from compiler.draft.index import index_is_divided
 from compiler.draft.partition import FLAT
-from compiler.draft.printing import Scope, indent, index_text
+from compiler.draft.printing import Scope, branch, indent, index_text
 from compiler.program import KernelProgram, PackedKernel
+from compiler.schedule import ALONE, TILES, WARP, Columns, KernelPlan
 
 
 def takes(kernel: PackedKernel) -> bool:
@@ -22,8 +32,8 @@ def takes(kernel: PackedKernel) -> bool:
     return one_loop and not whole and all(m.stage == 0 for m in folds) and not index_is_divided([kernel.rows])
 
 
-def columns_function(
-    program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, pdl: bool
+def kernel_function(
+    program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, plan: KernelPlan
 ) -> KernelFunction:
     """`template <int Lanes, int Deep, int Split, int Unroll>`: blockIdx.x over the blocks of a cluster is the tile, the rest
     the part of the rows."""
@@ -38,7 +48,7 @@ def columns_function(
     )
     top.line("const int tile_part = blockIdx.x % tile_blocks;")
     top.line(f"const {wide} {pack} = static_cast<{wide}>(blockIdx.x / tile_blocks) * Lanes + tile_lane;")
-    wait(top, pdl, "Split")
+    wait(top, plan.pdl, "Split")
     mark = len(top.lines)
     hoist(text, [text.value(m) for m in folds], 0, top, {})
     top.lines += indent(accumulators(text, folds, True), 1)
@@ -87,3 +97,37 @@ def columns_function(
     return finish_function(
         text, name, head, parameters, arguments, top, mark, roots, stores, kept=step, waits=not ahead
     )
+
+
+def launch_lines(launch: Launch) -> list[str]:
+    """The host asks `plan_columns` what suits the size at hand."""
+    program, function, plan = launch.program, launch.function, launch.plan
+    kernel, sketch = function.kernel, plan.sketch
+    assert isinstance(sketch, Columns)
+    packs, rows = in_axes(program, sympy.expand(kernel.rows / kernel.width)), in_axes(program, kernel.inner[0][1])
+    clusters = sketch.split != 1
+    threads, lanes, split, unroll = sketch.texts(launch.searched)
+    lanes = str(sketch.lanes) if sketch.lanes or kernel.width == 1 else lanes
+    narrowest = 4 if kernel.width > 1 else WARP
+    counts = (sketch.lanes,) if sketch.lanes else tuple(count for count in TILES if count >= narrowest)
+    calls = {
+        across: f"{function.name}<{across}, {1 if across == ALONE else f'{threads} / {across}'}, {{}}, {unroll}>"
+        for across in counts
+    }
+    tile, alone = (calls[8 if 8 in calls else counts[0]], calls.get(ALONE, calls[counts[0]]))
+    step = 30 if function.waits and kernel.width == 1 else 12
+    wanted = f"{narrowest}, {lanes}, {split if clusters else 1}"
+    given = f"tile_registers, alone_registers, {function.kept}, {step}, {str(clusters).lower()}, {wanted}"
+    lines = [
+        f"static const int tile_registers = registers_of({tile.format(1)}), alone_registers = registers_of({alone.format(1)});",
+        f"const ColumnPlan tile_plan = plan_columns({packs}, {rows}, {threads}, {given});",
+        f"const unsigned grid_blocks = static_cast<unsigned>(({packs} + tile_plan.lanes - 1) / tile_plan.lanes) * tile_plan.split;",
+    ]
+    arms = []
+    for across, parts in [(a, p) for a in counts for p in ((1, 0) if clusters and a != ALONE else (1,))]:
+        width = str(ALONE) if across == ALONE else threads
+        in_parts = "1" if parts else "tile_plan.split"
+        call = calls[across].format(parts)
+        launched = launch.by(call, "grid_blocks", width, function.arguments, in_parts)
+        arms.append((f"tile_plan.lanes == {across} && tile_plan.split {'==' if parts else '>'} 1", [launched]))
+    return [*lines, *branch(arms)]

@@ -9,7 +9,7 @@ import sympy
 from compiler.codegen.cpu import STRIP, columns_function, element_type, elements_function, rows_function
 from compiler.codegen.cpu_streams import cpu_stream_function
 from compiler.codegen.host import HostFile
-from compiler.codegen.kernels import KernelFunction, in_axes
+from compiler.codegen.kernels import KernelFunction, Launch, in_axes
 from compiler.codegen.phases import phases_function
 from compiler.codegen.scratch import of_the_heap
 from compiler.phases import PhasesKernel
@@ -29,7 +29,7 @@ class CpuFile(HostFile):
     with_scratch = staticmethod(of_the_heap)
 
     def _made(
-        self, program: KernelProgram, kernel: PackedKernel, plan: KernelPlan, narrow: bool, resident: bool, name: str
+        self, program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, plan: KernelPlan
     ) -> KernelFunction:
         if isinstance(plan.sketch, Rows):
             return rows_function(program, kernel, name)
@@ -41,8 +41,8 @@ class CpuFile(HostFile):
             return phases_function(program, kernel, name, cpu=True)
         return elements_function(program, kernel, name)
 
-    def _launch(self, program: KernelProgram, at: int, together, narrow: bool) -> list[str]:
-        return [line for function, plan in together for line in self._call(program, function, plan)]
+    def _launch(self, launch: Launch) -> list[str]:
+        return [line for function, plan in launch.together for line in self._call(launch.program, function, plan)]
 
     def _call(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         kernel = function.kernel

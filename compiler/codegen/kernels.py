@@ -1,48 +1,32 @@
-"""Kernels of the sketches `elements` and `rows`: their loops around the passes of levels.py."""
+"""What kernels of all sketches share: parameters, places of a function, and how a launch is written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 
-from compiler.codegen.batches import loads_of_steps, run_batches
-from compiler.codegen.firsts import first_groups, open_keys, print_firsts
 from compiler.codegen.levels import (
     StoreStatement,
     hoist,
-    hoist_replaced,
-    load_kept,
-    load_numbers,
-    parts_of,
-    run_held,
-    run_pass,
     windows_within,
 )
-from compiler.codegen.online import (
-    below_maximum,
-    groups_that_meet_once,
-    online_groups,
-    print_pass,
-    print_results,
-    print_shares,
-    print_sums,
-)
-from compiler.codegen.passes import bytes_between, holds_few, keep_for_later, window_bytes
 from compiler.codegen.printer import Printer
 from compiler.codegen.ragged import RaggedText
-from compiler.codegen.text import Text, Window
+from compiler.codegen.text import Text, Window, _factor
 from compiler.draft.expressions import Expr, indices_of, loads_of, walk
-from compiler.draft.index import FloorDiv, Index, estimate, index_is_divided
+from compiler.draft.index import Index, estimate, index_is_divided
 from compiler.draft.partition import Member
-from compiler.draft.printing import Scope, _bare, indent, index_text
+from compiler.draft.printing import Scope, _bare, index_text
 from compiler.draft.tensors import Buffer
-from compiler.lookups import fetches
 from compiler.program import KernelProgram, PackedKernel
-from compiler.strides import row_read_across
+from compiler.schedule import KernelPlan
+
+if TYPE_CHECKING:
+    from compiler.codegen.host import HostFile
 
 
 @dataclass(frozen=True)
@@ -69,6 +53,39 @@ class KernelFunction:
     """Whether a block begins with a table in shared memory."""
     online: int = 0
     """Of rows: whether one pass over memory makes several stages' reductions (1), and nothing is left to do for an element (2)."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Of one kernel, or of several of elements that stand side by side, in an entry of `file`."""
+
+    file: HostFile
+    program: KernelProgram
+    at: int
+    """Of the kernel in its program."""
+    together: list[tuple[KernelFunction, KernelPlan]]
+    narrow: bool
+
+    @property
+    def function(self) -> KernelFunction:
+        return self.together[0][0]
+
+    @property
+    def plan(self) -> KernelPlan:
+        return self.together[0][1]
+
+    @property
+    def searched(self) -> bool:
+        """Whether numbers are the search's."""
+        return bool(self.file.open)
+
+    def by(self, call: str, grid: str, threads: str, arguments: Iterable[str], cluster: str = "1") -> str:
+        """The statement that launches a kernel; attributes of a launch need the longer form."""
+        given, pdl = ", ".join(arguments), self.plan.pdl
+        if cluster == "1" and not pdl:
+            return f"{call}<<<{grid}, {threads}, 0, stream>>>({given});"
+        self.file.clusters |= cluster != "1"
+        return f"launch_with<{str(pdl).lower()}>({call}, {grid}, {cluster}, {threads}, stream, {given});"
 
 
 def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged: int = 0, edges: bool = False) -> Text:
@@ -212,172 +229,6 @@ def wait(top: Scope, pdl: bool, split: str) -> None:
         top.line(f"wait_for_predecessor<{split}>();")
 
 
-def rows_function(
-    program: KernelProgram,
-    kernel: PackedKernel,
-    name: str,
-    narrow: bool,
-    resident: bool,
-    pdl: bool,
-    ragged: int = 0,
-    held: bool = True,
-    text: Text | None = None,
-    brought: Iterable[Expr] = (),
-    fill: Callable[[], list[str]] = list,
-) -> KernelFunction:
-    """`template <int Threads, int Team, int Split[, int Items]>`: `Team` threads to a row, a block (0), or a cluster of `Split`
-    blocks, of as many as the launch says where that is 0. `text`: of what `fill` brings into shared memory, by the loads that are `brought`."""
-    text = text or open_text(program, kernel, narrow, ragged, edges=resident)
-    slots = "Items + 1" if resident and ragged else "Items"
-    stores, folds, roots = parts_of(text)
-    parts = kernel.parts
-    apart = [store for store in stores if store.place.free_symbols & parts.keys()]
-    full = [store for store in stores if not store.per_row and store not in apart]
-    last_fold = max((member.stage for member in folds), default=-1)
-    final = last_write(text, full, folds)
-    stages = sorted({*(m.stage for m in folds), *([final] if full else [])})
-    parameters, arguments = signature(text, stores, [*roots, *brought], [kernel.rows, kernel.length, *parts.values()])
-    text.begin(roots)
-    roots = [root for root in roots if all(root is not one for store in apart for one in store.roots)]
-    wide, pack, end = text.wide, text.counter, text.packs_text()
-    row = str(kernel.row) if kernel.row.is_Symbol else text.fresh("row")
-    top = Scope(1)
-    top.line(
-        "const int row_blocks = blocks_of_cluster<Split>(), team_width = Team > 0 ? Team : blockDim.x, team_step = team_width * row_blocks;"
-    )
-    top.line("const int row_part = blockIdx.x % row_blocks, row_cluster = blockIdx.x / row_blocks;")
-    top.line(
-        "const int team_member = Team > 0 ? threadIdx.x % (Team > 0 ? Team : 1) : row_part * team_width + threadIdx.x;"
-    )
-    top.line(
-        f"const {wide} team_row = Team > 0 ? static_cast<{wide}>(row_cluster) * (Threads / (Team > 0 ? Team : 1)) + threadIdx.x / (Team > 0 ? Team : 1) : row_cluster;"
-    )
-    top.line(f"const bool is_row = team_row < {index_text(kernel.rows)};")
-    top.line(f"const {wide} {row} = is_row ? team_row : 0;")
-    top.lines += indent(text.opening(), 1)
-    if folds:
-        top.line("enter_cluster<Split>();")
-    wait(top, pdl, "Split")
-    top.lines += indent(fill(), 1)
-    hoist_replaced(text, roots, stores, top)
-    waited = len(top.lines)
-    loaded: dict[Window, str] = {}
-    numbers: dict[int, str] = {}
-    if resident:
-        loaded, numbers = load_kept(text, top, roots, end, slots)
-    mark = waited if text.tables or text.staged else len(top.lines)  # tables are fetched while packs are on their way
-    several = any(window.width * window.buffer.dtype.itemsize > 16 for window in text.windows(roots))
-    open_loop = (
-        ["#pragma unroll", f"for (int item = 0; item < {slots}; ++item) {{", f"    const {wide} {pack} = team_member + item * team_step;",
-         f"    if (is_row && {text.inside(str(pack), end)}) {{"]
-        if resident
-        else [f"#pragma unroll {2 if several else 4}", f"for ({wide} {pack} = is_row ? team_member : {end}; {pack} < {end}; {pack} += team_step) {{"]
-    )  # fmt: skip
-    close_loop = ["    }", "}"] if resident else ["}"]
-    # What needs no reduction that comes later is written while that is waited for; nothing of it is read again.
-    again = {
-        load.args[0].text
-        for load in loads_of(roots)
-        if (found := text.load_window(load)) is None or found[0] not in loaded
-    }
-    selected = first_groups(text, folds) if resident and not ragged else []
-    found_so = {member for group in selected for member in group.members}
-    keyed = {group.best[0]: group for group in selected}
-    early = {s: s.stage for s in full if s.stage in stages and s.buffer.text not in again} if resident else {}
-    online = groups_that_meet_once(text, folds, {final, *early.values()}) if resident else online_groups(text, folds)
-    online = [] if selected else online
-    merged = {one for group in online for one in (*group.sums, *(made for made, _ in group.made))}
-    passes = {
-        stage: [
-            *(text.value(m) for m in folds if m.stage == stage and (m in keyed or m not in found_so)),
-            *(s.value for s in full if early.get(s, final) == stage),
-        ]
-        for stage in stages
-    }
-    again_by = keep_for_later(text, passes) if resident and held else {}
-    for group in online if resident else ():
-        stage = group.maximum.stage + 1
-        again_by[stage] = below_maximum(text, group, again_by.get(stage, []))
-    few = holds_few(text, passes, again_by)
-    holds = {id(expr): text.fresh("held") for found in again_by.values() for expr in found}
-    lane = f"[{text.lane_name}]" if text.width > 1 else ""
-    kept = {at: f"{name}[item]{lane}" for at, name in holds.items()}
-    top.lines += [f"    float {name}[{slots}]{f'[{text.width}]' if lane else ''};" for name in holds.values()]
-    loops = 0
-    for stage in sorted({*stages, last_fold + 1}):
-        here = [m for m in folds if m.stage == stage and m not in merged and m not in found_so]
-        firsts = [one for one in keyed if one.stage == stage]
-        groups = [group for group in online if group.maximum.stage == stage]
-        written = [store for store in full if early.get(store, final) == stage] if stage in stages else []
-        if stage in stages and (here or firsts or written):
-            loops += 1
-            sums = [one for group in groups for one in group.sums]
-            hoist(text, [*(text.value(m) for m in [*here, *firsts, *sums]), *(s.value for s in written)], 0, top, {})
-            top.lines += indent(accumulators(text, [*here, *sums], False), 1)
-            top.lines += indent([open_keys(text, keyed[one], slots) for one in firsts], 1)
-            if groups and not resident:
-                others = [m for m in here if all(m is not group.maximum for group in groups)]
-                print_pass(text, top, groups, others, written, end)
-            else:
-                keep = [(expr, kept[id(expr)]) for expr in again_by.get(stage, [])]
-                before = {id(expr) for at, found in again_by.items() if at < stage for expr in found}
-                left = {at: name for at, name in kept.items() if at in before or at not in holds}
-                body = run_held(text, top, [*here, *firsts], written, numbers, left, few, loaded=loaded, keep=keep)
-                body = indent([*text.pack_opening(), *body], 2 if resident else 1)
-                top.lines += indent([*open_loop, *body, *close_loop], 1)
-            for group in groups if resident else ():
-                keep = [(expr, kept[id(expr)]) for expr in again_by[stage + 1]]
-                left = {id(expr): kept[id(expr)] for at, found in again_by.items() if at <= stage for expr in found}
-                sums_below = print_sums(text, top, group, loaded, numbers | left, keep)
-                top.lines += indent([*open_loop, *indent(sums_below, 2), *close_loop], 1)
-            if loops == 1 and folds:
-                top.line("await_cluster<Split>();")
-            for member in here:
-                if all(member is not group.maximum for group in groups):
-                    folded = text.fold_names[member]
-                    none = f"static_cast<{text.fold_type(member)}>({text.identity(member)})"
-                    call = f"team_reduce<Threads, Team, Split>({folded}, {none}, {text.join(member)})"
-                    top.line(f"{folded} = {call};")
-            for group in groups:
-                own = print_results(text, top, group, resident)
-                held_below = {expr: kept[id(expr)] for expr in (again_by[stage + 1] if resident else ())}
-                kept |= print_shares(text, top, group, own, held_below, [store.value for store in full])
-            for one in firsts:
-                print_firsts(text, top, keyed[one])
-        row_stores(
-            text, top, [s for s in stores if s.per_row and s.stage == stage + 1], "if (is_row && team_member == 0) {"
-        )
-    for at, count in parts.items():
-        written = [store for store in apart if at in store.place.free_symbols]
-        hoist(text, [store.value for store in written], 0, top, {})
-        made = run_pass(text, top, [], written)
-        last = index_text(sympy.expand(count))
-        top.line(f"for ({wide} {at} = is_row ? team_member : {last}; {at} < {last}; {at} += team_step) {{")
-        top.lines += [*made.lines(2), "    }"]
-    head = (
-        "template <int Threads, int Team, int Split, int Items>"
-        if resident
-        else "template <int Threads, int Team, int Split>"
-    )
-    opening = (head, "__global__ void __launch_bounds__(Threads)")
-    beside = 8 if ragged else 0  # of the one element beside a row's packs
-    bytes = max(
-        window_bytes(loaded, beside) + 4 * len(numbers),
-        bytes_between(text, passes, again_by, beside),
-    )
-    moved = [
-        window for window in text.windows(roots) if window.by is None and window.base.free_symbols & text.levels[0]
-    ]
-    streams = (
-        sum(window.width * window.buffer.dtype.itemsize for window in moved) >= 16
-    )  # else a loop has few bytes on their way
-    online = [] if resident else online
-    made_at_once = int(bool(online)) if loops != 1 or parts else 3 if several else 2 if online or streams else 0
-    return finish_function(
-        text, name, opening, parameters, arguments, top, mark, roots, stores, kept=bytes, online=made_at_once
-    )
-
-
 def finish_function(
     text: Text, name: str, head: tuple[str, str], parameters: list[str], arguments: list[str], top: Scope, mark: int, roots: list[Expr],
     stores: list[StoreStatement], first: str = "", **said: Any,
@@ -418,85 +269,8 @@ def _packed(text: Text, roots: list[Expr], stores: list[StoreStatement]) -> tupl
     return tuple(dict.fromkeys(found))
 
 
-def _ahead(
-    text: Text, top: Scope, roots: list[Expr], pack, end: str, named: bool
-) -> tuple[dict[Window, str], dict[int, str]]:
-    """What is loaded for all a thread's packs before any of them is stored: windows whose places need nothing that is loaded (`named`: also those that
-    do), and, by id, single numbers of a pack."""
-    windows = [w for w in text.windows(roots) if w.by is None or named]
-    found = {}
-    loads = Scope(3, top)
-    for window in windows:
-        name = text.fresh(f"{window.buffer.name}_ahead")
-        top.line(f"{text.type_of(window)} {name}[Items];")
-        printer = Printer(text, loads, [window.by[0]], {}) if window.by else None
-        loads.line(f"{name}[item] = {text.load(window, text.address(window, loads, printer))};")
-        found[window] = f"{name}[item]"
-    numbers = load_numbers(text, top, loads, roots, "Items")
-    if windows or numbers:
-        place = f"(static_cast<{text.wide}>(block) * Items + item) * Threads + threadIdx.x"
-        top.lines += _over_items(text.wide, pack, place, end, [*indent(text.pack_opening(), 3), *loads.lines])
-    return found, numbers
-
-
-def _over_items(wide: str, pack: str, place: str, end: str, lines: list[str]) -> list[str]:
-    """The lines for each of a thread's packs."""
-    head = [f"        const {wide} {pack} = {place};", f"        if ({pack} < {end}) {{"]
-    return ["    #pragma unroll", "    for (int item = 0; item < Items; ++item) {", *head, *lines, "        }", "    }"]
-
-
-MOST_UNROLLED = 8
-"""Steps up to which a loop whose end is known has none left."""
-
-
-def elements_function(
-    program: KernelProgram, kernel: PackedKernel, name: str, narrow: bool, ragged: int = 0
-) -> KernelFunction:
-    """`template <int Threads, int Items>`, a device function of a block's number: a thread to each pack."""
-    text = open_text(program, kernel, narrow, ragged)
-    stores, folds, roots = parts_of(text)
-    row = row_read_across(program, kernel) if narrow and not ragged else None
-    told = [] if row is None else [FloorDiv(kernel.pack, row)]
-    parameters, arguments = signature(text, stores, roots, [kernel.rows, *told, *(end for _, end in kernel.inner)])
-    if isinstance(text, RaggedText):
-        parameters.append(f"Divisor {text.row_packs}")
-        arguments.append(f"Divisor(({in_axes(program, text.length)} + {2 * ragged - 2}) / {ragged})")
-    text.begin(roots)
-    wide, pack, end = text.wide, text.counter, text.packs_text()
-    top = Scope(1)
-    top.lines += indent(text.opening(), 1)
-    hoist(text, roots, 0, top, {})
-    loaded, numbers = ({}, {}) if folds else _ahead(text, top, roots, pack, end, fetches(kernel))
-    mark = 0 if text.tables or text.staged else len(top.lines)
-    body = Scope(3, top)
-    body.lines += indent(text.pack_opening(), 3)
-    loops = [f"for ({wide} {loop} = 0; {loop} < {index_text(size)}; ++{loop}) {{" for loop, size in kernel.inner]
-    inside = [store for store in stores if loops and not store.per_row]
-    stores = [store for store in stores if store not in inside]
-    # Nothing is read after it was written.
-    final = max(*(s.stage for s in inside), *(m.stage for m in folds), -1) if inside else -1
-    for stage in sorted({*(m.stage for m in folds), *([final] if inside else [])}):
-        here = [m for m in folds if m.stage == stage]
-        written = inside if stage == final else []
-        hoist(text, [*(text.value(m) for m in here), *(store.value for store in written)], 1, body, {})
-        body.lines += indent(accumulators(text, here, True), 3)
-        ahead = loads_of_steps(text, kernel, here, written)
-        made = run_pass(text, body, here, written, array=True, loaded=ahead)
-        if ahead:
-            body.lines += indent(run_batches(text, kernel, body, ahead, made.lines(0)), 3)
-            continue
-        for depth, loop in enumerate(loops):
-            steps = kernel.inner[depth][1]
-            whole = steps.is_Integer and steps <= MOST_UNROLLED
-            unroll = [f"#pragma unroll{'' if whole else ' 4'}"] if depth == len(loops) - 1 else []
-            body.lines += indent([*unroll, loop], 3 + depth)
-        body.lines += made.lines(3 + len(loops))
-        body.lines += indent(["}"] * len(loops), 3)
-    made = run_pass(text, body, [], stores, loaded=loaded, kept=numbers)
-    body.lines += made.lines(3)
-    at = f"(static_cast<{wide}>(block) * Items + item) * Threads + threadIdx.x"
-    if row is not None and not (loaded or numbers):
-        at = f"turned_in_rows({at}, {end}, {text.index_names.get(row) or index_text(row)})"
-    top.lines += _over_items(wide, pack, at, end, body.lines)
-    head = ("template <int Threads, int Items>", "__device__ __forceinline__ void")
-    return finish_function(text, name, head, parameters, arguments, top, mark, roots, stores, first="unsigned block")
+def packs_of_row(program: KernelProgram, kernel: PackedKernel, plan: KernelPlan) -> str:
+    """Whole packs of a row at most, in the entry's names."""
+    if plan.ragged:
+        return f"{_factor(in_axes(program, kernel.length))} / {plan.ragged}"
+    return in_axes(program, sympy.expand(kernel.length / kernel.width))

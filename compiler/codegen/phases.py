@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy
 
 from compiler.codegen.cpu import CpuText
-from compiler.codegen.kernels import KernelFunction, in_axes, signature
+from compiler.codegen.kernels import KernelFunction, Launch, in_axes, signature
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.text import FOLD_OF, Text, Window
@@ -15,12 +15,20 @@ from compiler.draft.packing import _is_multiple
 from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
 from compiler.phases import FOLDS, MADE, NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
 from compiler.program import KernelProgram
+from compiler.schedule import KernelPlan, Phases
 from compiler.strides import strides_along
 
 SHORT_SCAN = 4096
 """Steps that a thread adds up in float."""
 LINE = 64
 """Bytes on which each tensor of a unit's memory begins."""
+
+
+def kernel_function(
+    program: KernelProgram, kernel: PhasesKernel, name: str, narrow: bool, plan: KernelPlan
+) -> KernelFunction:
+    assert isinstance(plan.sketch, Phases)
+    return phases_function(program, kernel, name, cpu=False, narrow=narrow, clusters=plan.sketch.clusters)
 
 
 def phases_function(
@@ -123,10 +131,12 @@ def memory_bytes(buffer, count: str) -> str:
     return f"(int64_t({count}) * {buffer.dtype.itemsize} + {LINE - 1}) / {LINE} * {LINE}"
 
 
-def launch_phases(program: KernelProgram, function: KernelFunction, clusters: bool) -> list[str]:
-    """The host's lines: shared memory where a unit's fits, else memory of the stream's."""
+def launch_lines(launch: Launch) -> list[str]:
+    """Shared memory where a unit's fits, else memory of the stream's."""
+    program, function, sketch = launch.program, launch.function, launch.plan.sketch
     kernel = function.kernel
-    assert isinstance(kernel, PhasesKernel)
+    assert isinstance(kernel, PhasesKernel) and isinstance(sketch, Phases)
+    launch.file.clusters |= sketch.clusters
     bytes = " + ".join(memory_bytes(b, in_axes(program, count)) for b, count in kernel.held.items()) or "0"
     most = dict.fromkeys(in_axes(program, sympy.expand(p.outer_end * p.inner_end)) for p in kernel.phases)
     if kernel.units == 1:
@@ -142,8 +152,8 @@ def launch_phases(program: KernelProgram, function: KernelFunction, clusters: bo
     name = function.name
     call = (
         f"launch_units({name}<TeamSpan>, {name}<BlockSpan>"
-        if not clusters and has_teams(kernel)
-        else f"launch_phases<{str(clusters).lower()}>({name}"
+        if not sketch.clusters and has_teams(kernel)
+        else f"launch_phases<{str(sketch.clusters).lower()}>({name}"
     )
     return [
         f"{call}, {in_axes(program, kernel.units)}, most_of({{{', '.join(f'int64_t({one})' for one in most)}}}), {bytes}, stream, {given});",

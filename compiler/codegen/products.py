@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from compiler.codegen.halved import HALVED, launch_halved, sides_apart, stage_lines
-from compiler.codegen.kernels import KernelFunction, in_axes, signature
+from compiler.codegen.kernels import KernelFunction, Launch, in_axes, signature
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import print_lines
 from compiler.codegen.product_parts import OperandSide, batch_parameter, by_plan, plan_lines, put_eight
@@ -18,6 +18,7 @@ from compiler.draft.index import estimate
 from compiler.draft.printing import indent, index_text
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram
+from compiler.schedule import KernelPlan
 
 EXACT, NARROW = ((128, 128), (64, 64)), (32, 128)
 """Rows and columns of a tile of float32s; the last of products of few rows."""
@@ -48,7 +49,9 @@ def _cuda(name: str) -> str:
     return (CUDA / f"{name}.cuh").read_text()
 
 
-def product_function(program: KernelProgram, kernel: ProductKernel, name: str, narrow: bool) -> KernelFunction:
+def kernel_function(
+    program: KernelProgram, kernel: ProductKernel, name: str, narrow: bool, _plan: KernelPlan
+) -> KernelFunction:
     """`template <int Rows, int Columns, int Split>`, of 16-bit operands also `bool Mapped`: boxes are asked for."""
     text = Text(program, kernel, "int" if narrow else "int64_t", program.rounds_to_halves)
     text.levels = [set(), set()]
@@ -109,10 +112,12 @@ def _exact(text: Text, kernel: ProductKernel, sides, wide: str, sizes: str) -> t
     ]
 
 
-def launch_product(program: KernelProgram, function: KernelFunction, clusters: bool) -> list[str]:
+def launch_lines(launch: Launch) -> list[str]:
     """The host asks `plan_tiles` how large tiles are and how many blocks share a depth."""
+    program, function, clusters = launch.program, launch.function, launch.plan.pdl
     kernel = function.kernel
     assert isinstance(kernel, ProductKernel)
+    launch.file.clusters |= clusters
     sizes = ", ".join(in_axes(program, end) for end in kernel.ends)
     return (_launch_exact if kernel.narrow is None else launch_halved)(program, function, kernel, sizes, clusters)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.codegen.kernels import SMALL_SHARE, open_text, parts_of
+from compiler.codegen.kernels import SMALL_SHARE, open_text
+from compiler.codegen.levels import parts_of
 from compiler.draft.index import estimate
 from compiler.draft.partition import FLAT, ROW
 from compiler.program import KernelProgram, PackedKernel

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from compiler.codegen.kernels import KernelFunction, TileText, in_axes, rows_function
+from compiler.codegen.kernels import KernelFunction, Launch, TileText, in_axes
 from compiler.codegen.product_parts import launch_shared
+from compiler.codegen.rows import rows_function
 from compiler.draft.printing import branch, index_text
-from compiler.program import KernelProgram
+from compiler.program import KernelProgram, PackedKernel
 from compiler.row_tiles import TiledRows
-from compiler.schedule import RowTiles
+from compiler.schedule import KernelPlan, RowTiles
 
 ROWS = (32, 16, 8)
 """Of a block: as many as shared memory holds; fewer take less of each line that is read."""
@@ -15,16 +16,17 @@ IN_FLIGHT = 16
 """Elements that a thread loads before it puts the first into its tile."""
 
 
-def tiles_function(
-    program: KernelProgram, kernel: TiledRows | None, name: str, narrow: bool, pdl: bool
+def kernel_function(
+    program: KernelProgram, packed: PackedKernel, name: str, narrow: bool, plan: KernelPlan
 ) -> KernelFunction:
     """`template <int Threads, int Team, int Split>`: `Threads / Team` rows to a block."""
+    kernel = packed.tiled
     assert kernel is not None, "only kernels that have tiles are planned so"
     text = TileText(program, kernel, "int" if narrow else "int64_t", kernel.tiles)
     text.levels[0] |= {kernel.own_row}
     fills = list(kernel.tiles.values())
     return rows_function(
-        program, kernel, name, narrow, False, pdl, text=text, brought=fills, fill=lambda: _fill(text, kernel)
+        program, kernel, name, narrow, False, plan.pdl, text=text, brought=fills, fill=lambda: _fill(text, kernel)
     )
 
 
@@ -63,10 +65,12 @@ def _fill(text: TileText, kernel: TiledRows) -> list[str]:
     return [*lines, "__syncthreads();"]
 
 
-def launch_tiles(program: KernelProgram, function: KernelFunction, sketch: RowTiles, pdl: bool) -> list[str]:
+def launch_lines(launch: Launch) -> list[str]:
     """As many rows to a block as shared memory holds."""
-    kernel = function.kernel
-    assert isinstance(kernel, TiledRows)
+    program, function, sketch = launch.program, launch.function, launch.plan.sketch
+    kernel, pdl = function.kernel, launch.plan.pdl
+    assert isinstance(kernel, TiledRows) and isinstance(sketch, RowTiles)
+    launch.file.clusters |= pdl
     rows, length = in_axes(program, kernel.rows), in_axes(program, kernel.length)
     arms = []
     for number, count in enumerate(ROWS):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from compiler.codegen.kernels import KernelFunction, in_axes, signature
+from compiler.codegen.kernels import KernelFunction, Launch, in_axes, signature
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer
 from compiler.codegen.text import Text
 from compiler.draft.printing import Scope, _bare, indent, index_text
 from compiler.program import KernelProgram
+from compiler.schedule import KernelPlan
 from compiler.steps import StepsKernel
 
 THREADS = 64
 """Of a block: there are rarely many elements, and all multiprocessors should have some."""
 
 
-def steps_function(program: KernelProgram, kernel: StepsKernel, name: str, narrow: bool) -> KernelFunction:
+def kernel_function(
+    program: KernelProgram, kernel: StepsKernel, name: str, narrow: bool, _plan: KernelPlan
+) -> KernelFunction:
     text = Text(program, kernel, "int" if narrow else "int64_t", program.rounds_to_halves)
     text.levels = [set(), set()]
     loop = kernel.loop
@@ -71,6 +74,7 @@ def loop_name(kernel: StepsKernel) -> str:
     return str(kernel.loop.variable)
 
 
-def launch_steps(program: KernelProgram, function: KernelFunction) -> list[str]:
-    blocks = f"static_cast<unsigned>(({in_axes(program, function.kernel.rows)} + {THREADS - 1}) / {THREADS})"
+def launch_lines(launch: Launch) -> list[str]:
+    function = launch.function
+    blocks = f"static_cast<unsigned>(({in_axes(launch.program, function.kernel.rows)} + {THREADS - 1}) / {THREADS})"
     return [f"{function.name}<<<{blocks}, {THREADS}, 0, stream>>>({', '.join(function.arguments)});"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.codegen.kernels import KernelFunction, in_axes, signature, wait
+from compiler.codegen.kernels import KernelFunction, Launch, in_axes, signature, wait
 from compiler.codegen.rings import THREADS, StreamRing, choose_packs
 from compiler.codegen.stream_lines import StreamLines, express_stores, store_lines, store_of
 from compiler.codegen.stream_pass import LEAST_QUERIES, StreamSide, goes_in_one_pass, one_pass, ring_bytes, stages_bytes
@@ -32,6 +32,7 @@ from compiler.draft.expressions import by_name, loads_of
 from compiler.draft.printing import Scope, branch, indent, index_text
 from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram
+from compiler.schedule import KernelPlan
 from compiler.streams import StreamKernel
 
 MOST_REGISTERS = 64
@@ -48,20 +49,24 @@ def most_group(kernel: StreamKernel, vector: int, tiles: bool) -> int:
     return 1 << (most.bit_length() - 1)
 
 
-def stream_function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: bool, vector: int, pdl: bool) -> KernelFunction:  # fmt: skip
+def kernel_function(
+    program: KernelProgram, kernel: StreamKernel, name: str, narrow: bool, plan: KernelPlan
+) -> KernelFunction:
     """`template <int Split, int Group>`: `Group` queries of the same keys to a cluster of `Split` blocks (0: as the launch says)."""
-    made = _function(program, kernel, name, narrow, vector, pdl, tiles=False)
-    if not takes_tiles(kernel, vector, pdl):
+    made = _function(program, kernel, name, narrow, plan.pdl, tiles=False)
+    if not takes_tiles(kernel, program.vector, plan.pdl):
         return made
-    tiled = _function(program, kernel, f"{name}_tiles", narrow, vector, pdl, tiles=True)
+    tiled = _function(program, kernel, f"{name}_tiles", narrow, plan.pdl, tiles=True)
     assert tiled.parameters == made.parameters
     return replace(made, text=made.text + "\n" + tiled.text, ring_of_tiles=tiled.ring)
 
 
-def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: bool, vector: int, pdl: bool, tiles: bool) -> KernelFunction:  # fmt: skip
+def _function(
+    program: KernelProgram, kernel: StreamKernel, name: str, narrow: bool, pdl: bool, tiles: bool
+) -> KernelFunction:
     text = Text(program, kernel, "int" if narrow else "int64_t", program.rounds_to_halves)
     text.levels = [set(), set()]
-    wide, lines = text.wide, StreamLines(text, kernel)
+    vector, wide, lines = program.vector, text.wide, StreamLines(text, kernel)
     how, out = (
         packs_of(kernel) if tiles else (choose_packs(kernel.depths, vector), choose_packs(kernel.columns, vector))
     )
@@ -295,10 +300,12 @@ def _function(program: KernelProgram, kernel: StreamKernel, name: str, narrow: b
     )
 
 
-def launch_stream(program: KernelProgram, function: KernelFunction, clusters: bool) -> list[str]:
+def launch_lines(launch: Launch) -> list[str]:
     """The host asks `plan_stream` how many queries a block takes, and how many blocks share the keys."""
+    program, function, clusters = launch.program, launch.function, launch.plan.pdl
     kernel = function.kernel
     assert isinstance(kernel, StreamKernel)
+    launch.file.clusters |= clusters
     tiles = function.ring_of_tiles > 0
     most = most_group(kernel, program.vector, tiles)
     group = in_axes(program, kernel.group)

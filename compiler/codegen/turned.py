@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import sympy
 
-from compiler.codegen.kernels import KernelFunction, TileText, finish_function, in_axes, signature, wait
+from compiler.codegen.kernels import KernelFunction, Launch, TileText, finish_function, in_axes, signature, wait
 from compiler.codegen.levels import hoist, parts_of, run_pass
 from compiler.draft.printing import Scope, indent, index_text
-from compiler.program import KernelProgram
-from compiler.schedule import WARP, Turned
+from compiler.program import KernelProgram, PackedKernel
+from compiler.schedule import WARP, KernelPlan, Turned
 from compiler.turned import TurnedKernel
 
 PADDING = {1: 5, 2: 3}
@@ -20,10 +20,11 @@ LEAST_RUN = 8
 """Packs along that a warp writes beside each other at least."""
 
 
-def tile_function(
-    program: KernelProgram, kernel: TurnedKernel | None, name: str, narrow: bool, pdl: bool
+def kernel_function(
+    program: KernelProgram, packed: PackedKernel, name: str, narrow: bool, plan: KernelPlan
 ) -> KernelFunction:
     """`template <int Threads, int Along, int Across>`: a block to a tile."""
+    kernel = packed.turned
     assert kernel is not None, "only kernels that have tiles are planned so"
     text = TileText(program, kernel, "int" if narrow else "int64_t", kernel.tiles)
     text.levels[0] |= kernel.batch.free_symbols
@@ -46,7 +47,7 @@ def tile_function(
         ],
         1,
     )  # fmt: skip
-    wait(top, pdl, "1")
+    wait(top, plan.pdl, "1")
     mark = len(top.lines)
     top.lines += indent(_fill(text, kernel, along, across), 1)
     top.line("__syncthreads();")
@@ -113,14 +114,15 @@ def _fill(text: TileText, kernel: TurnedKernel, along: str, across: str) -> list
     return [*declared, *loads, *puts]
 
 
-def launch_of(program: KernelProgram, function: KernelFunction, sketch: Turned, searched: bool) -> tuple[str, str, str]:
-    """(what is called, the blocks, the threads of each), a block to a tile. `searched`: numbers are the search's."""
+def launch_lines(launch: Launch) -> list[str]:
+    """A block to a tile."""
+    program, function, sketch = launch.program, launch.function, launch.plan.sketch
     kernel = function.kernel
-    assert isinstance(kernel, TurnedKernel)
-    threads, along = sketch.texts(searched)
+    assert isinstance(kernel, TurnedKernel) and isinstance(sketch, Turned)
+    threads, along = sketch.texts(launch.searched)
     tiles = [
         f"((({in_axes(program, extent)}) + {by} - 1) / {by})"
         for extent, by in ((kernel.along_extent, along), (kernel.across_extent, sketch.across))
     ]
     blocks = f"static_cast<unsigned>(({in_axes(program, kernel.batches)}) * {' * '.join(tiles)})"
-    return f"{function.name}<{threads}, {along}, {sketch.across}>", blocks, threads
+    return [launch.by(f"{function.name}<{threads}, {along}, {sketch.across}>", blocks, threads, function.arguments)]
