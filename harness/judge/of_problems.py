@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from harness import backends
 from harness.checks.drawing import distributions, draw_inputs
@@ -26,6 +27,9 @@ from harness.records import Build, Cache, Check, Outcome
 from harness.store import digest
 from harness.timing.mixtures import is_persistent, two_calls
 from kernels.spec import Frozen, Workload
+
+if TYPE_CHECKING:
+    import torch
 
 MOST_WEIGHTS = 64 << 20
 """Bytes of a problem's weights up to which a process has its modules several times."""
@@ -95,6 +99,9 @@ class ProblemRules(KernelRules):
         if not self.description.random and not takes_strides(self.session, build, smallest):
             said = (*said, CONTIGUOUS)
         return made, (*said, *name_modes_unlike_models(self.session, self.problem, build, smallest))
+
+    def initial_state(self, workload: Workload) -> dict[str, torch.Tensor]:
+        return self.problem.initial_state(workload)
 
     def name_fault(self, reason: str) -> str:
         return self.problem.name_fault(reason)

@@ -39,6 +39,8 @@ def calls_in_a_row(
         given = [
             draw_inputs(session.spec, workload, values, session.extra_values, session.device) for _ in range(IN_A_ROW)
         ]
+        if times > PACED:
+            _begin(session, workload, given[0])
         for slot, inputs in enumerate(given):
             bench.write(slot, inputs)
         message = bench.message(IN_A_ROW, in_a_row=times, beside=beside)
@@ -90,12 +92,20 @@ def calls_in_a_row(
             yield from _look_along(session, worker, workload, values)
 
 
+def _begin(session: EvaluationSession, workload: Workload, inputs: dict[str, Any]) -> None:
+    """A long row begins where Model does: what goes wrong at one of the first calls is met by no row that begins behind them."""
+    for name, values in session.rules.initial_state(workload).items():
+        inputs[name].copy_(values.view_as(inputs[name]))
+
+
 def _look_along(session: EvaluationSession, worker: Worker, workload: Workload, values: str) -> Iterator[Check]:
     """ALONG calls in a row, each with outputs of its own: those that are not near Model's of the same row are judged from the state before them.
 
-    What is wrong at one count of a counter that the state holds shows in no call that begins in a state which was put in.
+    What is wrong at one count of a counter that the state holds shows in no call that begins in a state which was put in. The first call that
+    is not near is where a row goes wrong that goes on rightly from there.
     """
     given = [draw_inputs(session.spec, workload, values, session.extra_values, session.device) for _ in range(ALONG)]
+    _begin(session, workload, given[0])
 
     def row(of: Worker) -> tuple[GuardedBuffers, list[dict[str, torch.Tensor]]]:
         bench = map_buffers(session, of, workload, ALONG)
@@ -113,7 +123,7 @@ def _look_along(session: EvaluationSession, worker: Worker, workload: Workload, 
     apart = [
         slot for slot in range(1, ALONG) if not all(_is_near(own[slot][name], one) for name, one in right[slot].items())
     ]
-    for slot in sorted(random.sample(apart, min(ALONG_JUDGED, len(apart)))):
+    for slot in sorted({*apart[:1], *random.sample(apart, min(ALONG_JUDGED, len(apart)))}):
         left = {name: own[slot - 1][after] for name in given[slot] if (after := f"{name}_after") in own[slot - 1]}
         expected = compute_expected(session.kernel, workload, given[slot] | left, values)
         yield bench.check_outputs(slot, expected, f"call {slot + 1} of {ALONG} in a row")

@@ -22,6 +22,8 @@ from harness.timing.sampling import Arm
 from kernels.spec import Workload
 
 if TYPE_CHECKING:
+    import torch
+
     from harness.judge.session import EvaluationSession
 
 WARM_CALLS = 16
@@ -97,6 +99,10 @@ class KernelRules:
                 if fault.outcome is Outcome.CHEATED:
                     raise
         return ()
+
+    def initial_state(self, workload: Workload) -> dict[str, torch.Tensor]:
+        """What the inputs that are a module's state are before any call, by name."""
+        return {}
 
     def name_fault(self, reason: str) -> str:
         """The reason with the user's names for what is wrong."""

@@ -40,6 +40,8 @@ EXACT_DRAWS = 16
 OF_AN_OLD_PROCESS = 2
 CHANCE_CALLS, CHANCE_LEAST, CHANCE_S = 64, 24, 0.5
 """Calls that are looked at together by what chance shows, at most and at least, and seconds from which on they are the least."""
+ELSEWHERE_BYTES = 256 << 20
+"""Of a workload's tensors up to which they are also tried elsewhere in memory, in three calls: 1.5 s at 66 MiB on two busy cores."""
 NO_MORE_THREADS = "Resource temporarily unavailable"
 """What a C++ thread says that cannot be started."""
 
@@ -205,6 +207,8 @@ def checks(
             yield from check_many_calls(session, worker, bench, cases)  # where no workload is small
         if workload.label in session.special_at:
             yield from _specials(session, worker, workload)
+        if sum(session.spec.tensor_bytes(tensor, workload) for tensor in session.spec.tensors) <= ELSEWHERE_BYTES:
+            yield from _elsewhere(session, worker, workload, cases[0])
 
 
 def _crossed(session: EvaluationSession, workloads: tuple[Workload, ...]) -> Iterator[Workload]:
@@ -306,13 +310,19 @@ def _has_integers(session: EvaluationSession, workload: Workload) -> bool:
 
 
 def _memory(session: EvaluationSession, worker: Worker, workload: Workload, case: Case) -> Iterator[Check]:
-    """Tensors that begin behind an alignment; on a CPU between pages without access, too; at last values that are no numbers."""
+    """Tensors elsewhere, and at last values that are no numbers."""
+    yield from _elsewhere(session, worker, workload, case)
+    yield from _specials(session, worker, workload, shift=shift_of(session, worker))
+    yield from _specials(session, worker, workload)  # and where a vector load may take its other way
+
+
+def _elsewhere(session: EvaluationSession, worker: Worker, workload: Workload, case: Case) -> Iterator[Check]:
+    """Tensors that begin behind an alignment; on a CPU between pages without access, too: who stores whole lines of large tensors alone, or reads
+    behind these, does so at no small size."""
     bench = map_buffers(session, worker, workload, 1, wide=True, shift=shift_of(session, worker))
     yield from judge_calls(session, worker, bench, [replace(case, name=f"{case.name}, tensors that begin anywhere")])
     if session.device == "cpu" and not isinstance(worker, PythonWorker):
         yield from _fenced(session, worker, bench, case)
-    yield from _specials(session, worker, workload, shift=shift_of(session, worker))
-    yield from _specials(session, worker, workload)  # and where a vector load may take its other way
 
 
 def _specials(session: EvaluationSession, worker: Worker, workload: Workload, **how: Any) -> Iterator[Check]:

@@ -210,13 +210,19 @@ class Problem(Kernel):
         assert self.description is not None
         return tuple(tensor.name for tensor in self.spec.outputs[: len(self.description.outputs)])
 
+    def initial_state(self, workload: Workload) -> dict[str, torch.Tensor]:
+        """What the inputs that are Model's state are before any call, by name."""
+        assert self.description is not None and self.box is not None
+        drawn = self.box._pool(self, workload)[0]  # behind no call
+        count = len(self.description.inputs)
+        return {self.spec.inputs[at].name: values for at, values in drawn.items() if at >= count}
+
     def compare_initial_state(self, workload: Workload, left: dict[str, torch.Tensor]) -> str:
         """What of the state a module begins with otherwise than Model, or "". left: the outputs' `state_DTYPE_after` [rows, ROW]."""
         import torch
 
-        assert self.description is not None and self.box is not None
-        drawn = self.box._pool(self, workload)[0]  # behind no call
-        begins = {self.spec.inputs[at].name: values.reshape(-1) for at, values in drawn.items()}
+        assert self.description is not None
+        begins = {name: values.reshape(-1) for name, values in self.initial_state(workload).items()}
         entries = [entry.describe_for_box() for entry in self.description.state]
         groups, places = module_state.place_entries(entries)
         for entry, own in zip(entries, places, strict=True):

@@ -634,6 +634,19 @@ def test_a_call_that_is_wrong_at_one_count_of_models_own_counter_is_found(opened
     assert found.outcome is Outcome.INCORRECT and "in a row" in found.reason, found.reason
 
 
+def test_a_counter_that_skips_once_is_found(opened, tmp_path: Path, monkeypatch):
+    """At the twelfth call of a module's life alone: rows began behind it, or were judged at calls behind it."""
+    monkeypatch.setattr(rows, "ALONG_JUDGED", 0)
+    monkeypatch.setattr(rows, "MANY", 100)
+    texts = [f"self.n += {count}; return x * (1 + self.n % 3)" for count in ("1", "1", "1 if self.n != 11 else 2")]
+    problem = opened(module("self.n = 0", texts[0]) + INPUTS)
+    honest, found = verdicts(
+        problem, [module("self.n = 0", text, "ModelNew") for text in texts[1:]], tmp_path / "store"
+    )
+    assert honest.passed, honest.reason
+    assert found.outcome is Outcome.INCORRECT, found.reason
+
+
 def test_what_the_constructor_leaves_on_the_host_is_read_there_and_what_a_call_leaves_there_is_refused():
     """A plain attribute does not move with its module: a cache is the host's until a call has moved it."""
     model = Everything()
