@@ -13,6 +13,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+if sys.flags.safe_path:  # python -I, -P or PYTHONSAFEPATH leave a program's own folder out
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 from graph.commands.opened import open_service
 from graph.commands.options import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_PAUSED, STARTED, Command, usage_error
 from harness.options import Options, Parser, parser_for, read

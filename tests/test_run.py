@@ -283,6 +283,13 @@ def test_an_on_end_that_cannot_be_called_leaves_no_run(tmp_path: Path, capsys: p
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("flag", ["-I", "-P"])
+def test_python_that_leaves_out_the_folder_of_a_program_runs_it(flag: str, tmp_path: Path) -> None:
+    command = [sys.executable, flag, str(REPOSITORY / "run.py"), "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("usage:"), done.stderr
+
+
 def test_help_says_the_exit_codes() -> None:
     done = started("--help")
     assert done.returncode == 0

@@ -34,12 +34,19 @@ join)."""
 LOOK_S = 1.0
 
 
+def silence_dask() -> None:
+    """What a person should know of a connection we say; Dask's own loggers have levels of their own each, and print tracebacks."""
+    for name in ("distributed", *logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 class ClusterConnection:
     """To a scheduler. Safe for several threads. Close it."""
 
     def __init__(self, choice: EngineChoice, wanted: str, say: Say) -> None:
         configure()
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what a person should know of it we say
+        silence_dask()
         self.choice, self.say, self.lost_s = choice, say, LOST_S
         self.lock = threading.Lock()
         self.began: dict[str, list[str]] = {}

@@ -196,3 +196,14 @@ def test_a_short_contest_is_held_there_too(engine, small, source, tmp_path: Path
         found = evaluator.compare_briefly(evaluator.build(mine), {"baseline": baseline}, [case])
     assert [(t.workload, t.cache) for t in found.timings] == [case] and not found.reason
     assert not (tmp_path / "store" / "records" / "samples").exists()  # it is kept nowhere
+
+
+def test_a_connection_that_breaks_prints_no_traceback_of_dask() -> None:
+    import logging
+
+    from harness.engines import _connection
+
+    _connection.silence_dask()
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
+    assert "distributed.client" in names
+    assert [name for name in names if logging.getLogger(name).isEnabledFor(logging.ERROR)] == []
