@@ -318,7 +318,7 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
     if not arguments:
         raise CaptureError("say by --args FILE.py:FUNCTION what it is called with")
     function, make = _named(target), _named(arguments)
-    read: set[str] = set()
+    read, handed = set[str](), list[str]()
     made = make()
     made = [made] if isinstance(made, tuple | dict) else list(made)
     calls: list[SeenCall] = []
@@ -327,10 +327,15 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
     )  # called, not copied, and without what nobody gives
     signature = _signature_of(function, target, made)
     for one in made[:MOST_CALLS]:
-        given, named = (one, {}) if isinstance(one, tuple) else ((), one)
+        given, named = ((), one) if isinstance(one, dict) else (one if isinstance(one, tuple | list) else (one,), {})
         if len(given) == 2 and isinstance(given[0], tuple | list) and isinstance(given[1], dict):
-            given, named = tuple(given[0]), given[1]
-        bound = signature.bind(*given, **named)
+            given, named = given
+        try:
+            bound = signature.bind(*given, **named)
+        except TypeError as error:
+            raise CaptureError(
+                f"{arguments} makes arguments that {target} does not take ({error}): make a list of calls, of each a tuple, or a dictionary by the parameters' names"
+            ) from None
         if not is_torchs:
             bound.apply_defaults()
         tensors: dict[str, torch.Tensor] = {}
@@ -352,23 +357,29 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         outputs = [value for value in outputs if all(value is not tensors[name] for name in changed)]
         names = ["out" if len(outputs) == 1 else f"out_{at}" for at in range(len(outputs))]
         after = {name: tensors[name] for name in changed}
-        read |= {name for name in changed if _reads(function, bound, lists, before, name, after, outputs)}
+        written = [*changed, *(name for name in names if name in tensors)]  # it may return what the kernel writes in place
+        read |= {
+            name
+            for name in before
+            if name not in read
+            and any(_reads(function, bound, lists, before, name, fill, after, outputs) for fill in ("nan", "inf"))
+        }
+        handed = handed or changed
         numbers = {name: value for name, value in bound.arguments.items() if name not in tensors and name not in lists}
         calls.append(
             SeenCall(
-                {**before, **dict(zip(names, outputs, strict=True))}, numbers, [*changed, *names], changed, {},
+                {**dict(zip(names, outputs, strict=True)), **before}, numbers, [*changed, *names], written, {},
                 strides={name: value.stride() for name, value in tensors.items()}, lists=lists,
-                expected={name: tensors[name].detach().clone() for name in changed} | dict(zip(names, outputs, strict=True)), read=frozenset(before),
+                expected={name: tensors[name].detach().clone() for name in changed} | dict(zip(names, outputs, strict=True)),
             )
         )  # fmt: skip
     if not calls or not calls[0].outputs:
         raise CaptureError(f"{target} returned no tensor and changed none")
     for call in calls:
-        call.both = [name for name in call.both if name in read]
+        call.both, call.read = [name for name in call.both if name in read], frozenset(read)
     called = target.replace(":", ".") if is_torchs else inspect.unwrap(function).__name__
     text = "import torch\n" if is_torchs else write_standalone(inspect.unwrap(function))
     first = calls[0]
-    handed = [name for name in first.outputs if name in first.strides]
     returns = [name for name in first.outputs if name not in handed]
     passed = ", ".join(
         f"{name}={name}" if parameter.kind is parameter.KEYWORD_ONLY else name
@@ -395,14 +406,14 @@ def _signature_of(function: Callable[..., Any], target: str, made: list[Any]) ->
 
 def _reads(
     function: Callable[..., Any], bound: inspect.BoundArguments, lists: dict[str, Any], before: dict[str, torch.Tensor],
-    name: str, after: dict[str, torch.Tensor], returned: list[torch.Tensor],
+    name: str, fill: str, after: dict[str, torch.Tensor], returned: list[torch.Tensor],
 ) -> bool:  # fmt: skip
-    """Whether what the function makes depends on what `name`, which it writes, held before, or leaves some of it."""
+    """Whether what the function makes is other, or what it writes, where `name` held `fill` before (integers: all bits turned)."""
     import torch
 
     fresh = {key: value.clone() for key, value in before.items()}
     if fresh[name].is_floating_point() or fresh[name].is_complex():
-        fresh[name] = torch.full_like(before[name], float("nan"))
+        fresh[name] = torch.full_like(before[name], float(fill))
     else:
         fresh[name] = ~before[name]
 

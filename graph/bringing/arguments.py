@@ -32,6 +32,9 @@ class SpecArguments(Calls):
         lines = []
         names = {seen: self.name_of(seen, parameter) for seen, parameter in self.order}
         given = [seen for seen in names if seen in self.first.tensors]
+        written = {seen for seen, one in self.order if one is not None and one.is_tensor and not one.is_read_only}
+        self.unread = [seen for seen in given if self.reference and seen in written - {*self.first.outputs} - self.first.read]
+        self.doubts += [f"what is right does not depend on {names[seen]}, and the kernel may write it: it is taken for a workspace" for seen in self.unread]
         # All shapes first: an integer may stay below the extent of a tensor that comes behind it.
         self.shapes |= {seen: self._shape(seen, names[seen]) for seen in given}
         tensors = {seen: self._tensor(seen, names[seen]) for seen in given}
@@ -73,6 +76,8 @@ class SpecArguments(Calls):
             if seen in self.first.both and seen in self.first.outputs
             else "output"
             if seen in self.first.outputs
+            else "workspace"
+            if seen in self.unread
             else "input"
         )
         parts = [f"name={name!r}", f"role={role!r}", f"shape={shape!r}"]
@@ -87,7 +92,7 @@ class SpecArguments(Calls):
             self.doubts.append(f"{name} is of {kinds[0]}, which a spec cannot say")
         if strides := self._strides(seen, name, shape):
             parts.append(f"strides={strides!r}")
-        if role != "output":
+        if role in ("input", "inout"):
             values = self._values(name, tensors)
             if values:
                 parts.append(f"values=({values!r},)")

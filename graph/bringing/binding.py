@@ -12,7 +12,7 @@ from graph.bringing.names import C_NAMES, POINTED_AT, TORCH_NAMES
 from harness.backends import form_of
 from harness.capture.extents import axis_name
 from harness.capture.modules import find_modules
-from harness.capture.signature import find_headers
+from harness.capture.signature import CParameter, find_headers
 
 
 class Binding(Calls):
@@ -55,7 +55,7 @@ class Binding(Calls):
             )
         launch = "<<<1, 256, 0, stream>>>" if self.taken.is_kernel else ""
         casts = self._casts() if form == "plain" and "language" not in build else {}
-        given: dict[str, str] = {}
+        given, is_pointers = dict[str, str](), False
         for seen, parameter in self.order:
             name = self.name_of(seen, parameter)
             if parameter is None and form != "plain":
@@ -63,16 +63,19 @@ class Binding(Calls):
             if self.list_of(seen) and parameter is not None:
                 name = axis_name(parameter.name)
             given[name] = casts.get(name, "") + self.extent_of.get(name, name)
+            if form != "plain" and seen and parameter is not None and (kind := parameter.pointer):
+                given[name], is_pointers = f"({kind}){name}.data_ptr()", True
         words = list(given.values())
         at_stream = next((at for at, one in enumerate(self.taken.parameters) if one.is_stream), -1)
         if at_stream >= 0 and suffix == ".cu":
-            words.insert(at_stream, "stream")
+            words.insert(at_stream, f"{_cast(self.taken.parameters[at_stream])}stream")
         names = ", ".join(words)
         by_dtype = "{T}" in self.symbol or (bool(self.taken.template) and "<" not in self.symbol)
         whole = (
             form == "plain"
             or self.taken.is_overloaded
             or bool(self.extent_of)
+            or is_pointers
             or (by_dtype and form in ("torch", "stable"))
         )
         call = f"({names})" if whole else ""
@@ -113,14 +116,10 @@ class Binding(Calls):
         assert self.taken is not None
         found = {}
         for seen, parameter in self.order:
-            if parameter is None or not (
-                kind := re.fullmatch(r"((?:const\s+)?([\w:]+)(?:\s+const)?\s*\*)[\s\w]*", parameter.type)
-            ):
-                continue
-            if kind[2].removeprefix("std::") not in POINTED_AT and not any(
-                re.search(rf"\b{one}\b", kind[2]) for one in self.taken.template
-            ):
-                found[self.name_of(seen, parameter)] = f"({kind[1]})"
+            kind = parameter.pointer if parameter is not None else ""
+            to = re.sub(r"\bconst\b|[\s*]|std::", "", kind)
+            if kind and to not in POINTED_AT and not any(re.search(rf"\b{one}\b", to) for one in self.taken.template):
+                found[self.name_of(seen, parameter)] = f"({kind})"
         return found
 
     def _python_build(self) -> dict[str, Any]:
@@ -135,3 +134,8 @@ class Binding(Calls):
             shutil.copyfile(path, place)
         inner = {"binding": modules.name} if "." in modules.name else {}
         return {"include": ("include",), **inner} if modules.files else {}
+
+
+def _cast(parameter: CParameter) -> str:
+    """To a pointer that is handed as a number, else nothing."""
+    return "(uintptr_t)" if parameter.is_address else ""

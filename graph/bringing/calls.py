@@ -63,6 +63,8 @@ class Calls:
         """Parameters that are written into the call as an expression of sizes."""
         self.shapes: dict[str, tuple[str, ...]] = {}
         """Tensor -> its extents as expressions of the axes."""
+        self.unread: list[str] = []
+        """Tensors that the kernel may write, and what is right does not depend on."""
         self.order = self._order()
         self._as_made()
 

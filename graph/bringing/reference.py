@@ -20,7 +20,7 @@ class Reference(SpecArguments):
         inputs = [
             names[seen]
             for seen, _ in self.order
-            if seen in call.tensors and (seen not in call.outputs or seen in call.both)
+            if seen in call.tensors and seen not in self.unread and (seen not in call.outputs or seen in call.both)
         ]
         scalars = [
             names[seen]
@@ -44,6 +44,7 @@ class Reference(SpecArguments):
             }
             lines = [
                 *self._buffers(names, more),
+                *(f"    {seen} = None" for seen in self.unread),
                 *(f"    {old} = {new}" for old, new in renamed.items() if new in given[old]),
                 *(f"    {seen} = {self._held(seen, more)}" for seen in held),
                 *lines,

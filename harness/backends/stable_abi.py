@@ -37,6 +37,18 @@ KINDS = (
 )  # fmt: skip
 """Pattern of a parameter's C++ type -> its type in a schema."""
 
+_FIRST = """
+#include <tuple>
+#include <utility>
+template <size_t count> torch::stable::Tensor candidate_first(torch::stable::Tensor one) { return one; }
+template <class All, size_t... at> auto candidate_these(const All& all, std::index_sequence<at...>) { return std::make_tuple(std::get<at>(all)...); }
+template <size_t count, class... Of> auto candidate_first(const std::tuple<Of...>& all) {
+  if constexpr (count == 1) return std::get<0>(all);
+  else return candidate_these(all, std::make_index_sequence<count>{});
+}
+"""
+"""The first `count` of what a call returns: nobody looks at the rest."""
+
 
 def takes(text: str) -> bool:
     return not is_python(text) and form_of(text) == "stable"
@@ -84,7 +96,9 @@ def with_registration(text: str, entry: str, binding: str, key: str) -> str:
         returned = len(asked["returns"])
         tensor = "torch::stable::Tensor"
         returns = tensor if returned == 1 else f"std::tuple<{', '.join([tensor] * returned)}>" if returned else "void"
-        text += call_wrapper(f"{entry}_call", asked, tensor, "torch::headeronly::ScalarType", returns)
+        first = f"candidate_first<{returned}>" if returned else "static_cast<void>"
+        asked["call"] = {dtype: f"{first}({call})" for dtype, call in asked["call"].items()}
+        text += _FIRST + call_wrapper(f"{entry}_call", asked, tensor, "torch::headeronly::ScalarType", returns)
         asked = f"{entry}_call"
     if isinstance(asked, dict):
         raise ValueError(FUNCTION_BY_DTYPE)

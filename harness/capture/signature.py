@@ -34,8 +34,19 @@ class CParameter(FunctionParameter):
         return bool(_TEXT.search(self.type)) and not _TENSOR.search(self.type)
 
     @property
+    def is_address(self) -> bool:
+        """Whether it is a pointer that is handed as a number."""
+        return "uintptr_t" in self.type and "*" not in self.type
+
+    @property
+    def pointer(self) -> str:
+        """The type that a tensor's memory is cast to, "" where it takes no such one."""
+        found = re.fullmatch(r"((?:const\s+)?[\w:]+(?:\s+const)?\s*\*)[\s\w]*", self.type)
+        return "uintptr_t" if self.is_address else found[1] if found and not _TENSOR.search(self.type) else ""
+
+    @property
     def is_tensor(self) -> bool:
-        return bool(_TENSOR.search(self.type)) or ("*" in self.type and not self.is_text)
+        return bool(_TENSOR.search(self.type)) or self.is_address or ("*" in self.type and not self.is_text)
 
     @property
     def is_optional(self) -> bool:
@@ -43,7 +54,9 @@ class CParameter(FunctionParameter):
 
     @property
     def is_stream(self) -> bool:
-        return bool(_STREAM.search(self.type)) or ("stream" in self.name and "void" in self.type)
+        return bool(_STREAM.search(self.type)) or (
+            "stream" in self.name and ("void" in self.type or self.is_address)
+        )
 
     @property
     def is_whole(self) -> bool:

@@ -77,7 +77,7 @@ class OutputCopier:
             return  # in place
         began = self.clock()
         plain = True
-        got = self._several(returned, len(outputs))
+        got, outputs = self._several(returned, outputs)
         if len(got) != len(outputs):
             raise CandidateRefused("WRONG_SHAPE", f"returned {len(got)} values, should be {len(outputs)} tensors")
         for value, (name, buffer, inout) in zip(got, outputs, strict=True):
@@ -102,7 +102,7 @@ class OutputCopier:
     ) -> list[tuple[int, int, int]] | None:
         """(address of the output, of what was returned for it, bytes) each, where whoever reads the output can read that instead: new memory,
         laid out and aligned as the output is. None where it has to be copied. Raises CandidateRefused as a copy does."""
-        got = self._several(returned, len(outputs))
+        got, outputs = self._several(returned, outputs)
         if returned is None or len(got) != len(outputs):
             return None
         places = []
@@ -115,9 +115,15 @@ class OutputCopier:
             places.append((self.address(buffer), self.address(value), buffer.nbytes))
         return places
 
-    def _several(self, returned: Any, count: int) -> list[Any]:
+    def _several(
+        self, returned: Any, outputs: list[tuple[str, torch.Tensor, bool]]
+    ) -> tuple[list[Any], list[tuple[str, torch.Tensor, bool]]]:
+        """What was returned, and the outputs that it is for: those not handed in, where there is one for each of these."""
         got = list(returned) if type(returned) in (tuple, list) else [returned]
-        return got[:count] if self.has_more else got
+        fresh = [one for one in outputs if not one[2]]
+        if len(got) < len(outputs) and len(got) == len(fresh):
+            return got, fresh  # an inout is changed in place
+        return (got[: len(outputs)] if self.has_more else got), outputs
 
     def _look(self, value: Any, name: str, buffer: torch.Tensor, inout: bool) -> tuple[bool, bool]:
         """Whether it is laid out as the output is, and whether it lies in an argument's memory. Raises CandidateRefused."""

@@ -641,3 +641,30 @@ def test_texts_lists_streams_and_guards_of_an_engine_without_torch(tmp_path: Pat
     list(bring(f"{tmp_path}/right.py:scaled", tmp_path / "csrc/pool.cu", "scaled", tmp_path / "cuda", arguments=given))
     binding = catalog.load(str(tmp_path / "cuda")).spec.build.binding
     assert str(binding).startswith('scaled({y_0, y_1}, y, x, stream, "twice"'), binding
+
+
+def test_memory_that_only_the_kernel_uses_is_a_workspace_and_pointers_may_be_handed_as_numbers(tmp_path: Path) -> None:
+    """`out` is returned here and written in place there. The calls are lists."""
+    texts = {
+        "any.cu": "#include <cstdint>\n#include <cuda_fp16.h>\nvoid any(int32_t n, std::uintptr_t x, std::uintptr_t scratch, std::uintptr_t out, std::uintptr_t stream) {}\n",
+        "right.py": "import torch\n\n\ndef any(n, x, scratch, out):\n    return torch.where(torch.isinf(x).any(), torch.ones_like(out), out)\n\n\n"
+        "def arguments():\n    return [[n, torch.rand(n).half(), torch.zeros(1024, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)] for n in (30, 500)]\n",
+    }
+    spec = catalog.load(str(bring_beside(tmp_path, texts, "any.cu"))).spec
+    assert [(one.name, one.role) for one in spec.tensors] == [("x", "input"), ("scratch", "workspace"), ("out", "inout")]
+    assert spec.build.binding == "any(n, (uintptr_t)x, (uintptr_t)scratch, (uintptr_t)out, (uintptr_t)stream)"
+
+
+def test_calls_that_the_function_of_what_is_right_does_not_take_are_refused(tmp_path: Path) -> None:
+    texts = {"any.cu": "void any(float* x) {}\n", "right.py": "def any(x):\n    return x\n\n\ndef arguments():\n    return [[1, 2]]\n"}
+    with pytest.raises(KernelError, match="makes arguments that .* does not take"):
+        bring_beside(tmp_path, texts, "any.cu")
+
+
+def test_a_function_of_pointers_beside_torchs_headers_gets_the_tensors_memory(tmp_path: Path) -> None:
+    texts = {
+        "twice.cu": '#include "ATen/ATen.h"\ntypedef at::BFloat16 bf16;\nvoid twice(int n, const bf16 *x, bf16 *y) {}\n',
+        "right.py": "import torch\n\n\ndef twice(n, x):\n    return x * 2\n\n\ndef arguments():\n    return [(n, torch.randn(n).bfloat16()) for n in (30, 500)]\n",
+    }
+    spec = catalog.load(str(bring_beside(tmp_path, texts, "twice.cu"))).spec
+    assert spec.build.binding == "twice(n, (const bf16 *)x.data_ptr(), (bf16 *)y.data_ptr())"

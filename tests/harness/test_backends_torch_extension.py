@@ -139,6 +139,15 @@ def test_an_output_that_a_call_does_not_name_is_returned_beside_one_that_it_writ
     assert torch.equal(y, x) and torch.equal(z, x + 1)
 
 
+@pytest.mark.parametrize("names", [["x", "y"], None])
+def test_an_inout_is_changed_in_place_beside_an_output_that_is_returned(names: list[str] | None) -> None:
+    arguments = [["tensor", name, role, "", None] for name, role in (("x", "input"), ("y", "inout"), ("z", "output"))]
+    x, y, z = torch.arange(4.0), torch.ones(4), torch.empty(4)
+    form = forms.Signature(arguments, "f").fitting(lambda x, y: y.add_(x).mul(2), names, 2)
+    form.launch(form.prepare([x, y, z]))
+    assert torch.equal(y, x + 1) and torch.equal(z, 2 * y)
+
+
 def test_a_number_of_arguments_that_fits_nothing_is_refused() -> None:
     with pytest.raises(forms.CandidateRefused, match="takes 7 arguments"):
         forms.Signature(ARGUMENTS, "f").fitting(lambda *_: None, None, 7)
