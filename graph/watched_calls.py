@@ -357,7 +357,10 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         outputs = [value for value in outputs if all(value is not tensors[name] for name in changed)]
         names = ["out" if len(outputs) == 1 else f"out_{at}" for at in range(len(outputs))]
         after = {name: tensors[name] for name in changed}
-        written = [*changed, *(name for name in names if name in tensors)]  # it may return what the kernel writes in place
+        written = [
+            *changed,
+            *(name for name in names if name in tensors),
+        ]  # it may return what the kernel writes in place
         read |= {
             name
             for name in before
@@ -368,7 +371,7 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         numbers = {name: value for name, value in bound.arguments.items() if name not in tensors and name not in lists}
         calls.append(
             SeenCall(
-                {**dict(zip(names, outputs, strict=True)), **before}, numbers, [*changed, *names], written, {},
+                {**before, **dict(zip(names, outputs, strict=True)), **before}, numbers, [*changed, *names], written, {},
                 strides={name: value.stride() for name, value in tensors.items()}, lists=lists,
                 expected={name: tensors[name].detach().clone() for name in changed} | dict(zip(names, outputs, strict=True)),
             )

@@ -33,8 +33,13 @@ class SpecArguments(Calls):
         names = {seen: self.name_of(seen, parameter) for seen, parameter in self.order}
         given = [seen for seen in names if seen in self.first.tensors]
         written = {seen for seen, one in self.order if one is not None and one.is_tensor and not one.is_read_only}
-        self.unread = [seen for seen in given if self.reference and seen in written - {*self.first.outputs} - self.first.read]
-        self.doubts += [f"what is right does not depend on {names[seen]}, and the kernel may write it: it is taken for a workspace" for seen in self.unread]
+        self.unread = [
+            seen for seen in given if self.reference and seen in written - {*self.first.outputs} - self.first.read
+        ]
+        self.doubts += [
+            f"what is right does not depend on {names[seen]}, and the kernel may write it: it is taken for a workspace"
+            for seen in self.unread
+        ]
         # All shapes first: an integer may stay below the extent of a tensor that comes behind it.
         self.shapes |= {seen: self._shape(seen, names[seen]) for seen in given}
         tensors = {seen: self._tensor(seen, names[seen]) for seen in given}

@@ -54,9 +54,7 @@ class CParameter(FunctionParameter):
 
     @property
     def is_stream(self) -> bool:
-        return bool(_STREAM.search(self.type)) or (
-            "stream" in self.name and ("void" in self.type or self.is_address)
-        )
+        return bool(_STREAM.search(self.type)) or ("stream" in self.name and ("void" in self.type or self.is_address))
 
     @property
     def is_whole(self) -> bool:

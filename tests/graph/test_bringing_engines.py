@@ -651,12 +651,19 @@ def test_memory_that_only_the_kernel_uses_is_a_workspace_and_pointers_may_be_han
         "def arguments():\n    return [[n, torch.rand(n).half(), torch.zeros(1024, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)] for n in (30, 500)]\n",
     }
     spec = catalog.load(str(bring_beside(tmp_path, texts, "any.cu"))).spec
-    assert [(one.name, one.role) for one in spec.tensors] == [("x", "input"), ("scratch", "workspace"), ("out", "inout")]
+    assert [(one.name, one.role) for one in spec.tensors] == [
+        ("x", "input"),
+        ("scratch", "workspace"),
+        ("out", "inout"),
+    ]
     assert spec.build.binding == "any(n, (uintptr_t)x, (uintptr_t)scratch, (uintptr_t)out, (uintptr_t)stream)"
 
 
 def test_calls_that_the_function_of_what_is_right_does_not_take_are_refused(tmp_path: Path) -> None:
-    texts = {"any.cu": "void any(float* x) {}\n", "right.py": "def any(x):\n    return x\n\n\ndef arguments():\n    return [[1, 2]]\n"}
+    texts = {
+        "any.cu": "void any(float* x) {}\n",
+        "right.py": "def any(x):\n    return x\n\n\ndef arguments():\n    return [[1, 2]]\n",
+    }
     with pytest.raises(KernelError, match="makes arguments that .* does not take"):
         bring_beside(tmp_path, texts, "any.cu")
 
