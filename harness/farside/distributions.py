@@ -212,9 +212,9 @@ def uniform(values: torch.Tensor) -> bool:
 
 def others(values: str, dtype: str) -> tuple[str, ...]:
     """Other distributions that inputs of that one and dtype may be tried with. Numbers that are none of a mask's, and never negative, as
-    far below zero too: fmod passed for remainder."""
+    far below zero too: fmod passed for remainder. Integers that are never zero may be what is divided by."""
     kind, *bounds = values.split(":")
-    if kind == "integers" and int(bounds[0]) >= 0 and int(bounds[1]) > 2 and dtype in ("int16", "int32", "int64"):
+    if kind == "integers" and int(bounds[0]) == 0 and int(bounds[1]) > 2 and dtype in ("int16", "int32", "int64"):
         return (f"integers:{1 - int(bounds[1])}:{bounds[1]}",)
     if kind == "range" and float(bounds[0]) >= 0:
         return (f"range:-{bounds[1]}:{bounds[1]}",)
@@ -227,10 +227,16 @@ def alternative(like: torch.Tensor, name: str) -> torch.Tensor:
 
     if name == "uniform":
         return torch.rand_like(like)
-    if name.startswith("integers:"):
-        return torch.randint_like(like, *map(int, name.split(":")[1:]))
-    if name.startswith("range:"):
-        return torch.empty_like(like).uniform_(*map(float, name.split(":")[1:]))
+    kind, *bounds = name.split(":")
+    if bounds:
+        low, high = map(float, bounds)
+        drawn = (
+            torch.empty_like(like).uniform_(low, high)
+            if kind == "range"
+            else torch.randint_like(like, int(low), int(high))
+        )
+        drawn[(0,) * drawn.dim()] = low  # however few there are
+        return drawn
     drawn = torch.randn_like(like)
     if name == "large":
         return drawn * 30

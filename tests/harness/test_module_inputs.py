@@ -116,9 +116,10 @@ def test_ties_come_and_numbers_are_compared_as_eager_torch_does(tmp_path: Path):
         ("(torch.arange(50) < x.unsqueeze(-1)).float().masked_fill_(torch.arange(50) >= x.unsqueeze(-1), -math.inf).softmax(-1)",
          "torch.randint(1, 50, (32, 17))", False),
         ("x * 0.5", "torch.randint(0, 2, (32, 17))", False),
+        ("100 // x", "torch.randint(1, 9, (32, 17))", False),
         ("x * 3", "torch.randint(0, 200, (32, 17), dtype=torch.uint8)", False),
     ],
-    ids=["remainder", "shift", "index", "index by arithmetic", "one hot", "lengths", "mask", "bytes"],
+    ids=["remainder", "shift", "index", "index by arithmetic", "one hot", "lengths", "mask", "divisor", "bytes"],
 )  # fmt: skip
 def test_integers_below_zero_are_drawn_where_they_are_no_places(forward: str, inputs: str, drawn: bool, tmp_path: Path):
     """fmod PASSED for remainder of integers that were all positive."""
