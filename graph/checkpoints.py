@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import shutil
 import sqlite3
 import sys
 import time
@@ -85,7 +88,7 @@ def without_password(url: str) -> str:
 
 
 def refuse_damaged(path: Path, what: str) -> None:
-    """Raises RunError where that SQLite file is damaged. It is left as it is: only read, through a read-only connection.
+    """Raises RunError where that SQLite file is damaged, OSError where the disk is too full to read it. It is left as it is: only read, through a read-only connection.
 
     Another process that holds it is waited for, with a line on standard error.
     """
@@ -103,6 +106,8 @@ def refuse_damaged(path: Path, what: str) -> None:
         if is_held(error):
             raise make_lock_error(path) from None
         said = str(error)
+        if "disk I/O" in said and not shutil.disk_usage(path.parent).free:  # SQLite has no room to read beside a log
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
     if said != "ok":
         raise RunError(f"the {what} database {path} is damaged ({said}); it was left as it is")
 

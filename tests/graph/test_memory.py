@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import run as door
-from graph import memory
+from graph import checkpoints, memory
 from graph.runs import RunError
 from graph.session import Ending, RunService
 from harness.store import digest
@@ -160,6 +161,20 @@ def test_the_command_lists_exports_and_forgets(tmp_path: Path, capsys: pytest.Ca
     assert {one.run_id for one in kept(tmp_path)} == {"second"}
     assert command(capsys, "forget", "--all", *where)[1] == "2 forgotten\n"
     assert json.loads(command(capsys, "list", "--json", *where)[1]) == []
+
+
+def test_a_database_that_a_full_disk_cannot_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    (tmp_path / memory.FILE).touch()
+    monkeypatch.setattr(checkpoints, "_quick_check", fail)
+    for free, kind, words in ((0, OSError, "No space left"), (1 << 20, RunError, "is damaged")):
+        monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        with pytest.raises(kind, match=words):
+            checkpoints.refuse_damaged(tmp_path / memory.FILE, "memory's")
 
 
 def test_a_damaged_memory_is_said_to_who_asks_for_it(tmp_path: Path) -> None:
