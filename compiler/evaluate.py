@@ -34,8 +34,9 @@ TYPES = {
 UNARY: dict[str, Callable[..., torch.Tensor]] = {
     "exp": torch.exp, "log": torch.log, "log1p": torch.log1p, "expm1": torch.expm1, "tanh": torch.tanh, "erf": torch.erf,
     "erfc": torch.erfc, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "atan": torch.atan,
-    "log2": torch.log2, "exp2": torch.exp2, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
+    "log2": torch.log2, "log10": torch.log10, "exp2": torch.exp2, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
     "round": torch.round, "sigmoid": torch.sigmoid, "neg": torch.neg, "not": torch.logical_not, "abs": torch.abs,
+    **{name: getattr(torch, name) for name in ("tan", "sinh", "cosh", "asin", "acos", "asinh", "acosh", "atanh", "lgamma")},
 }  # fmt: skip
 BINARY: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "atan2": torch.atan2,

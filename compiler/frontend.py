@@ -151,9 +151,10 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool, loops: int) ->
         return {name: found[name] for name in (tensor.name for tensor in spec.outputs)}
 
     with mode, enable_python_dispatcher(), _OutOfPlace(), graphs_alone():
-        module = make_fx(torch.func.functionalize(call, remove="mutations"), decomposition_table=table)(
-            *given.values(), *sizes.values(), *step_numbers
-        )
+        values = *given.values(), *sizes.values(), *step_numbers
+        module = make_fx(torch.func.functionalize(call, remove="mutations"), decomposition_table=table)(*values)
+        if any(map(_changes, module.graph.nodes)):  # what an operator is made of may change its own tensors
+            module = make_fx(torch.func.functionalize(module, remove="mutations"), decomposition_table=table)(*values)
     graph = module.graph
     with mode:
         rewritten(graph, (complex_parts,))
@@ -176,6 +177,11 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool, loops: int) ->
         held,
         counts,
     )
+
+
+def _changes(node: fx.Node) -> bool:
+    """Whether a call writes to what it is given."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 @functools.cache

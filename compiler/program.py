@@ -19,7 +19,7 @@ from compiler.apart import has_few_long_rows, is_small, is_spread, split_long
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.expressions import COMPUTED, loads_of
 from compiler.draft.index import FloorDiv, Index, estimate, product, size_symbol
-from compiler.draft.lowering import QUOTIENTS, SIZES, lower, name_quotients, size_of
+from compiler.draft.lowering import QUOTIENTS, SIZES, Quotients, lower, name_quotients, size_of
 from compiler.draft.names import RESERVED
 from compiler.draft.packing import _is_multiple
 from compiler.draft.partition import ROW, Kernel
@@ -346,7 +346,7 @@ def _lowered(
         if argument.kind == "scalar" and node is not None:
             values[node] = lowered.formula((), torch.float64, scalar_of(argument.name, argument.ctype), argument.name)
     values |= {node: operators.table_of(lowered, held) for node, held in traced.tables.items()}
-    quotients: dict[Index, sympy.Symbol] = {}
+    quotients = Quotients(lowered.hints)
     SIZES.set({theirs: sizes[axis] for theirs, axis in traced.symbols.items()})
     QUOTIENTS.set(quotients if lowered.in_memory else None)
     for theirs, count in traced.steps.items():
@@ -355,8 +355,6 @@ def _lowered(
         lowered.open_steps += ((SIZES.get()[theirs], steps),)
     lower(lowered, traced.graph, values)
     shapes = {tensor.name: tuple(map(name_quotients, shape_of(tensor, sizes))) for tensor in spec.outputs}
-    for index, symbol in quotients.items():  # of which a later one may name those before it
-        lowered.hints[symbol] = max(1, int(index.subs(lowered.hints)))
     if lowered.libraries:
         raise NoProgram(f"the reference calls {lowered.libraries[0].origin}, which has no kernel of the compiler's")
     outputs: dict[str, Buffer] = {}

@@ -123,14 +123,16 @@ def run_loop(limits: tuple, body: Callable[..., Any], start: tuple, filled: tupl
         raise NoDraft("what a loop carries changes its shape or type")
     made = steps(list(start), list(now), [row.contiguous() for row in rows], loop)
     last, full = made[: len(start)], made[len(start) :]
-    done = []
+    done: list[Any] = []
     for (held, axis), rows_of in zip(filled, full, strict=True):
         if axis is None:
             done.append(StepRows(held, rows_of))
             continue
-        if by != 1 or begin != 0 or str(held.shape[axis]) != str(count):
-            raise NoDraft("a loop writes some of a tensor's places")
-        done.append(rows_of.movedim(0, axis))
+        first, rows = (begin, rows_of) if by == 1 else (end + 1, rows_of.flip(0))
+        rows, left = rows.movedim(0, axis), held.shape[axis] - first - count
+        parts = [held.narrow(axis, 0, first), rows, held.narrow(axis, first + count, left)]
+        parts = [part for part in parts if part is rows or str(part.shape[axis]) != "0"]
+        done.append(torch.cat(parts, axis) if len(parts) > 1 else rows)
     return (*last, *done)
 
 

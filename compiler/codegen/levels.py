@@ -11,7 +11,7 @@ from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, loads_of, make, walk
 from compiler.draft.index import Index
 from compiler.draft.partition import Member
-from compiler.draft.printing import Scope, _bare, indent
+from compiler.draft.printing import Scope, _bare, compares_places, indent
 from compiler.draft.tensors import Buffer
 
 TRIVIAL = ("const", "scalar", "fold")
@@ -44,6 +44,8 @@ def hoist(text: Text, roots: list[Expr], level: int, scope: Scope, lanes: dict[W
             if expr.op in TRIVIAL or (expr.op == "index" and not expr.args[0].free_symbols):
                 continue
             wanted.append(expr)
+            continue
+        if compares_places(expr):
             continue
         arguments = expr.args[:1] if expr.op in ("masked", "repeated", "halved") else expr.args
         stack.extend(arg for arg in reversed(arguments) if isinstance(arg, Expr))

@@ -69,6 +69,8 @@ def rsub(low: Lowering, a, b, *, alpha=1):
 
 @lowers("aten.mul.Tensor", "aten.mul.Scalar")
 def mul(low: Lowering, a, b):
+    if low.dtype == torch.bool:
+        return _apply(low, lambda x, y: make("and", x, y, type="bool"), a, b, type="bool")
     return _apply(low, lambda x, y: binary("mul", x, y), a, b)
 
 
@@ -144,7 +146,8 @@ def remainder(low: Lowering, a, b):
 
 
 for _name in (
-    "exp", "log", "log1p", "expm1", "tanh", "erf", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "atan", "log2", "exp2", "erfc",
+    "exp", "log", "log1p", "expm1", "tanh", "erf", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "atan", "log2", "log10", "exp2", "erfc",
+    "tan", "sinh", "cosh", "asin", "acos", "asinh", "acosh", "atanh", "lgamma",
 ):  # fmt: skip
 
     def _one(low: Lowering, a, _name=_name):
@@ -216,7 +219,13 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
     lowers(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_compared)
 
-for _name, _op in {"logical_and": "and", "logical_or": "or", "bitwise_and": "and", "bitwise_or": "or"}.items():
+for _name, _op in {
+    "logical_and": "and",
+    "logical_or": "or",
+    "bitwise_and": "and",
+    "bitwise_or": "or",
+    "logical_xor": "ne",
+}.items():
 
     def _both(low: Lowering, a, b, _op=_op):
         if low.dtype != torch.bool:
@@ -233,9 +242,19 @@ def logical_not(low: Lowering, a):
     return _apply(low, lambda x: make("not", x, type="bool"), a, type="bool")
 
 
-@lowers("aten.isnan.default")
-def isnan(low: Lowering, a):
-    return _apply(low, lambda x: compare("ne", x, x), a, type=a.type)
+ASKED: dict[str, Callable[..., Expr]] = {
+    "isnan": lambda x: compare("ne", x, x),
+    "isinf": lambda x: compare("eq", unary("abs", x), constant(math.inf, x.type)),
+    "isfinite": lambda x: compare("lt", unary("abs", x), constant(math.inf, x.type)),
+    "isposinf": lambda x: compare("eq", x, constant(math.inf, x.type)),
+    "isneginf": lambda x: compare("eq", x, constant(-math.inf, x.type)),
+}
+for _name, _question in ASKED.items():
+
+    def _asked(low: Lowering, a, _question=_question):
+        return _apply(low, _question, a, type=a.type) if a.dtype.is_floating_point else None
+
+    lowers(f"aten.{_name}.default")(_asked)
 
 
 @lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")

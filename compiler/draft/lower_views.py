@@ -206,15 +206,21 @@ def roll(low: Lowering, a: Value, shifts, dims=()):
         return None
     by = {dim % len(a.shape): shift for dim, shift in zip(dims, shifts, strict=True)}
     ranges = low.program.ranges
-    least = {axis: int(a.shape[axis].subs(dict.fromkeys(a.shape[axis].free_symbols, 1))) for axis in by}
-    if any(abs(shift) > least[axis] and not a.shape[axis].is_Integer for axis, shift in by.items()):
-        return None  # a size that is smaller than the shift would turn more than once
 
     def place(axis, p):
         if axis not in by:
             return p
         size, shift = a.shape[axis], by[axis]
-        turned = -shift % int(size) if size.is_Integer else size - shift if shift > 0 else -shift
+        least = int(
+            size.subs(dict.fromkeys(size.free_symbols, 1))
+        )  # a smaller size than the shift turns more than once
+        turned = (
+            -shift % int(size)
+            if size.is_Integer
+            else size * max(1, -(-shift // least)) - shift
+            if shift > 0
+            else -shift
+        )
         return modulo(p + turned, size, ranges)
 
     return low.formula(lambda position: a.at([place(x, p) for x, p in enumerate(position)]))

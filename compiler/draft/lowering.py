@@ -66,7 +66,20 @@ SIZES: ContextVar[dict[str, Index]] = ContextVar("SIZES", default={})  # noqa: B
 """What torch's open sizes are, by torch's name, where whoever lowers knows it."""
 
 
-QUOTIENTS: ContextVar[dict[Index, sympy.Symbol] | None] = ContextVar("QUOTIENTS", default=None)
+class Quotients(dict[Index, sympy.Symbol]):
+    """Names of sizes' quotients; `hints` gets what each is at the sizes that were shipped."""
+
+    def __init__(self, hints: dict[sympy.Symbol, int]) -> None:
+        super().__init__()
+        self.hints = hints
+
+    def __missing__(self, quotient: Index) -> sympy.Symbol:
+        symbol = self[quotient] = size_symbol(f"quotient_{len(self)}")
+        self.hints[symbol] = max(1, int(quotient.subs(self.hints)))
+        return symbol
+
+
+QUOTIENTS: ContextVar[Quotients | None] = ContextVar("QUOTIENTS", default=None)
 """Names of sizes that are quotients of others, where those may be sizes of their own."""
 
 
@@ -75,7 +88,7 @@ def name_quotients(size: Index) -> Index:
     named = QUOTIENTS.get()
     if named is None or not size.has(FloorDiv):
         return size
-    return sympy.expand(size.replace(FloorDiv, lambda *args: named.setdefault(FloorDiv(*args), size_symbol(f"quotient_{len(named)}"))))  # fmt: skip
+    return sympy.expand(size.replace(FloorDiv, lambda *args: named[FloorDiv(*args)]))
 
 
 def _divided(expression: sympy.Expr) -> sympy.Expr:

@@ -26,12 +26,18 @@ INFIX = {
 }  # fmt: skip
 CALLS = {
     "exp": "exp", "log": "log", "log1p": "log1p", "expm1": "expm1", "tanh": "tanh", "erf": "erf", "erfc": "erfc",
-    "sqrt": "sqrt", "sin": "sin", "cos": "cos", "atan": "atan", "log2": "log2", "exp2": "exp2", "floor": "floor",
+    "sqrt": "sqrt", "sin": "sin", "cos": "cos", "atan": "atan", "log2": "log2", "log10": "log10", "exp2": "exp2", "floor": "floor",
     "ceil": "ceil", "trunc": "trunc", "round": "rint", "pow": "pow", "atan2": "atan2", "fmod": "fmod", "device_rsqrt": "rsqrt",
+    **{name: name for name in ("tan", "sinh", "cosh", "asin", "acos", "asinh", "acosh", "atanh", "lgamma")},
 }  # fmt: skip
 """Functions of C's mathematics; the one for float ends in f."""
 LONGEST = 96
 """Characters from which a part of an expression gets a name of its own."""
+
+
+def compares_places(expr: Expr) -> bool:
+    """Whether it is printed with the places themselves, whatever names they have."""
+    return expr.type == "bool" and expr.op in INFIX and all(arg.op in ("index", "const") for arg in expr.args)
 
 
 def index_text(index: Index, names: dict[Index, str] | None = None) -> str:
@@ -198,7 +204,7 @@ class Statements:
             return self._choice(expr, scope)
         if op == "pick":
             return self.text(chosen(args[0], list(args[1:])), scope)
-        if expr.type == "bool" and op in INFIX and all(arg.op in ("index", "const") for arg in args):
+        if compares_places(expr):
             sides = [self.index(arg.args[0]) if arg.op == "index" else self.text(arg, scope) for arg in args]
             return f"({sides[0]} {INFIX[op]} {sides[1]})"
         return self._operation(expr, [self.text(arg, scope) for arg in args if isinstance(arg, Expr)])

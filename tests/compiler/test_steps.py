@@ -58,6 +58,13 @@ FORMS = {
         out.append(last)
     y = torch.stack(out[::-1], dim=1)
 """,
+    "written backwards, all but the first": """\
+    y = x * 2
+    last = torch.zeros_like(x[:, 0])
+    for t in range(x.shape[1] - 1, 0, -1):
+        last = x[:, t] + rate * last
+        y[:, t] = last
+""",
     "from the second on": """\
     last, trend = x[:, 0], torch.zeros_like(x[:, 0])
     out = [last]
