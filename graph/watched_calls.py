@@ -365,7 +365,7 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
             name
             for name in before
             if name not in read
-            and any(_reads(function, bound, lists, before, name, fill, after, outputs) for fill in ("nan", "inf"))
+            and any(_reads(function, bound, lists, before, name, fill, after, outputs) for fill in ("nan", "inf", "0"))
         }
         handed = handed or changed
         numbers = {name: value for name, value in bound.arguments.items() if name not in tensors and name not in lists}
@@ -411,14 +411,14 @@ def _reads(
     function: Callable[..., Any], bound: inspect.BoundArguments, lists: dict[str, Any], before: dict[str, torch.Tensor],
     name: str, fill: str, after: dict[str, torch.Tensor], returned: list[torch.Tensor],
 ) -> bool:  # fmt: skip
-    """Whether what the function makes is other, or what it writes, where `name` held `fill` before (integers: all bits turned)."""
+    """Whether what the function makes is other, or what it writes, where `name` held `fill` before (integers: all bits turned, or 0)."""
     import torch
 
     fresh = {key: value.clone() for key, value in before.items()}
     if fresh[name].is_floating_point() or fresh[name].is_complex():
         fresh[name] = torch.full_like(before[name], float(fill))
     else:
-        fresh[name] = ~before[name]
+        fresh[name] = ~before[name] if fill != "0" else torch.zeros_like(before[name])
 
     def again(key: str, value: Any, named: Any) -> Any:
         if isinstance(named, list):

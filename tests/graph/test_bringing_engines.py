@@ -647,8 +647,8 @@ def test_memory_that_only_the_kernel_uses_is_a_workspace_and_pointers_may_be_han
     """`out` is returned here and written in place there. The calls are lists."""
     texts = {
         "any.cu": "#include <cstdint>\n#include <cuda_fp16.h>\nvoid any(int32_t n, std::uintptr_t x, std::uintptr_t scratch, std::uintptr_t out, std::uintptr_t stream) {}\n",
-        "right.py": "import torch\n\n\ndef any(n, x, scratch, out):\n    return torch.where(torch.isinf(x).any(), torch.ones_like(out), out)\n\n\n"
-        "def arguments():\n    return [[n, torch.rand(n).half(), torch.zeros(1024, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)] for n in (30, 500)]\n",
+        "right.py": "import torch\n\n\ndef any(n, x, scratch, out):\n    return torch.where((torch.isinf(x) | torch.isnan(x)).any(), torch.ones_like(out), out)\n\n\n"
+        "def arguments():\n    return [[n, torch.rand(n).half() / (n - 30), torch.zeros(1024, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)] for n in (30, 500)]\n",
     }
     spec = catalog.load(str(bring_beside(tmp_path, texts, "any.cu"))).spec
     assert [(one.name, one.role) for one in spec.tensors] == [
