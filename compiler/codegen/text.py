@@ -86,8 +86,9 @@ class Text:
     # ------------------------------------------------------------------------------------------ values
 
     def fresh(self, prefix: str) -> str:
-        self.names[prefix] = self.names.get(prefix, 0) + 1
-        return f"{prefix}{self.names[prefix]}" if prefix == "v" or self.names[prefix] > 1 else prefix
+        self.names[prefix] = count = self.names.get(prefix, 0) + 1
+        name = f"{prefix}{count}" if prefix == "v" or count > 1 else prefix
+        return self.fresh(prefix) if name != prefix and name in self.names else name
 
     def value(self, member: Member) -> Expr:
         return self.resolve(member.value)

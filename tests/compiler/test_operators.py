@@ -47,3 +47,9 @@ def test_groups_of_an_open_size_have_a_spread():
     )
     reference = "def reference(x):\n    g = x.reshape(x.shape[0], 32, -1)\n    return {'y': (g - g.mean(-1, keepdim=True) * g.var(-1, keepdim=True)).reshape(x.shape)}\n"
     assert source(spec, reference)
+
+
+def test_tensors_may_be_called_as_the_text_calls_its_parts(tmp_path):
+    spec = made([{"n": 5, "m": 37}], devices=("cpu",), tensors={"x": "in n m", "v1": "out n m", "v2": "out n m"})
+    reference = "def reference(x):\n    t = x.tanh()\n    return {'v1': t * t + t, 'v2': t / (1 + t.abs())}\n"
+    check_text(folder_of(tmp_path, spec, reference), source(spec, reference, device="cpu"), tmp_path, "cpu")
