@@ -24,8 +24,8 @@ MOST = 2.5
 """The share that may be seen at most, and allowed at most."""
 MARGIN, SPREAD = 1.5, 8.0
 """Other inputs show other errors: what is allowed is MARGIN times the largest that was seen, and at least SPREAD times the root of their mean square.
-Of 768 elements the largest was 3.1 to 7.4 times that (sums of 8 and 64, five distributions, 15 draws each); by MARGIN alone one honest
-verdict in ten was refused."""
+Of 768 elements the largest was 3.1 to 7.4 times that (sums of 8 and 64, five distributions, 15 draws each); by MARGIN alone two of
+24 honest verdicts were refused."""
 TYPICAL, UNUSUAL, FEW = 1.5, 6.0, 16
 """Root mean square over all elements of the error, each in units of its usual one: of sums of eight in bfloat16 0.4 where they round to nearest, 2.1
 where every one of them is 2 % too large, which no single element gives away. One element counts as UNUSUAL units at most; fewer than FEW say nothing."""
