@@ -12,7 +12,7 @@ from graph.bringing.names import C_NAMES, POINTED_AT, TORCH_NAMES
 from harness.backends import form_of
 from harness.capture.extents import axis_name
 from harness.capture.modules import find_modules
-from harness.capture.signature import CParameter, find_headers
+from harness.capture.signature import find_headers
 
 
 class Binding(Calls):
@@ -68,7 +68,7 @@ class Binding(Calls):
         words = list(given.values())
         at_stream = next((at for at, one in enumerate(self.taken.parameters) if one.is_stream), -1)
         if at_stream >= 0 and suffix == ".cu":
-            words.insert(at_stream, f"{_cast(self.taken.parameters[at_stream])}stream")
+            words.insert(at_stream, "(uintptr_t)stream" if self.taken.parameters[at_stream].is_address else "stream")
         names = ", ".join(words)
         by_dtype = "{T}" in self.symbol or (bool(self.taken.template) and "<" not in self.symbol)
         whole = (
@@ -134,8 +134,3 @@ class Binding(Calls):
             shutil.copyfile(path, place)
         inner = {"binding": modules.name} if "." in modules.name else {}
         return {"include": ("include",), **inner} if modules.files else {}
-
-
-def _cast(parameter: CParameter) -> str:
-    """To a pointer that is handed as a number, else nothing."""
-    return "(uintptr_t)" if parameter.is_address else ""

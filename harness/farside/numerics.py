@@ -61,26 +61,21 @@ PLACES = (
 
 def watch_places() -> Any:
     """A context whose `seen` says afterwards whether an operator in it has taken integers of a tensor as places."""
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
 
     class Watch(TorchDispatchMode):
         seen = False
 
         def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = operator._schema.name.removeprefix("aten::")
-            taken = _dtypes_of(args[1:] if len(args) > 1 else args)  # 2 of x >> 2 is no tensor
-            if name.startswith(PLACES) and any(dtype.startswith(("int", "uint")) for dtype in taken):
-                self.seen = True
+            if name.startswith(PLACES):
+                taken = tree_leaves(args[1:] if len(args) > 1 else args)  # 2 of x >> 2 is no tensor
+                self.seen |= any(isinstance(one, torch.Tensor) and "int" in str(one.dtype) for one in taken)
             return operator(*args, **kwargs or {})
 
     return Watch()
-
-
-def _dtypes_of(args: Any) -> list[str]:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    return [str(one.dtype).removeprefix("torch.") for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
 
 
 def convolutions_in_tf32() -> Any:
