@@ -23,7 +23,7 @@ from harness.records import Bound, DeviceFacts, Outcome
 from kernels.spec import DTYPE_BYTES, Device, Frozen, Spec, Workload
 from nodes.rewrites.syntax.source import Source, Unsupported
 
-PHASES = ("normalize", "arithmetic", "reductions", "memory", "launch", "rows", "specialize", "cpu")
+PHASES = ("normalize", "arithmetic", "memory", "launch", "specialize", "cpu")
 """Folders of rewrites: which comes first where no `after` says so."""
 FORM = 1.0001
 """What a rewrite promises that only brings a text into form: more than nothing, so that plans keep it."""

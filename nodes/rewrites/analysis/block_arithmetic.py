@@ -29,18 +29,6 @@ class Unknown:
 UNKNOWN = Unknown()
 
 
-@dataclass(eq=False)
-class Memory:
-    """An array, or a variable, in shared memory."""
-
-    name: str
-    element: str
-    size: int | None = None
-    scalar: bool = False
-    held: dict[int, tuple[object, int, int]] = field(default_factory=dict)
-    """By place: the value, the thread that wrote it, and how many barriers there had been."""
-
-
 class Arithmetic:
     """What operators make of numbers."""
 
@@ -51,17 +39,13 @@ class Arithmetic:
 
     def _literal(self, node: Node) -> int | float:
         text = self.source.of(node).replace("'", "")
-        number: int | float
         try:
-            number = int(text.rstrip("uUlL"), 0)
-            text = f"{number}.0f"
+            return int(text.rstrip("uUlL"), 0)
         except ValueError:
             try:
-                number = float(text.rstrip("fFlL"))
+                return float(text.rstrip("fFlL"))
             except ValueError as error:
                 raise Unsupported(f"the number {text}") from error
-        self.bounds.setdefault(number, text)
-        return number
 
     def _unary(self, node: Node, frame: Frame, active: list[int]) -> object:
         inner, sign = self.value(field_of(node, "argument"), frame, active), self.source.of(node.children[0])
@@ -71,8 +55,6 @@ class Arithmetic:
             return -1
         if sign not in "+-":
             raise Unsupported(f"{sign} of a value")
-        if isinstance(inner, (int, float)) and sign == "-":
-            self.bounds.setdefault(-inner, self.source.of(node))
         return self._mapped(lambda v: -v if sign == "-" and isinstance(v, (int, float)) else v, inner, active)
 
     def _by_thread(self, function: Callable[[int], object], active: list[int]) -> list[object]:
@@ -108,8 +90,6 @@ class Arithmetic:
         """One operation of one thread; `max` and `min` beside the language's own."""
         if isinstance(a, (int, float)) and isinstance(b, (int, float)):
             return self._of_numbers(sign, a, b)
-        if isinstance(a, Memory) or isinstance(b, Memory):
-            raise Unsupported("arithmetic with memory")
         return UNKNOWN
 
     def _of_numbers(self, sign: str, a: int | float, b: int | float) -> int | float:

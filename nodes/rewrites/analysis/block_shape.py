@@ -11,8 +11,8 @@ from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import THREAD
 from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
-from nodes.rewrites.syntax.source import Source, Unsupported
-from nodes.rewrites.syntax.tree import children_of, field_of
+from nodes.rewrites.syntax.source import Unsupported
+from nodes.rewrites.syntax.tree import field_of
 
 
 def value_in(code: Code, kernel: Kernel, launch: Launch | None, node: Node, depth: int = 0) -> int | None:
@@ -94,21 +94,6 @@ def width_of(code: Code, kernel: Kernel, launch: Launch) -> int | None:
         return None
 
 
-def whole_warps(code: Code, kernel: Kernel, block: Node) -> bool:
-    """Whether the block is known to be a multiple of 32 threads."""
-    block = code.settled(block)
-    value = extent_of(code, kernel, block)
-    if value is not None:
-        return value >= 32 and value % 32 == 0
-    name, inner = code.source.called(block), children_of(block, "arguments") or children_of(block, "value")
-    if name in {"min", "max"} and len(inner) == 2:
-        return all(whole_warps(code, kernel, side) for side in inner)
-    if name == "dim3" or block.type in {"compound_literal_expression", "argument_list", "initializer_list"}:
-        first, *others = inner or children_of(block)
-        return all(code.source.of(c) == "1" for c in others) and whole_warps(code, kernel, first)
-    return all(c % 32 == 0 for _, c in code.polynomial(block).terms)
-
-
 def is_first_thread(code: Code, condition: Node | None) -> bool:
     """`threadIdx.x == 0`, by whatever name, or `!threadIdx.x`."""
     found, zero = match(code.source, condition, "$a == $b", "!$a"), Polynomial.constant(0)
@@ -116,7 +101,3 @@ def is_first_thread(code: Code, condition: Node | None) -> bool:
         return False
     other = code.polynomial(found["b"]) if "b" in found else zero
     return {code.polynomial(found["a"]), other} == {Polynomial.symbol(THREAD), zero}
-
-
-def is_barrier(source: Source, node: Node) -> bool:
-    return node.type == "expression_statement" and source.of(node).replace(" ", "") == "__syncthreads();"

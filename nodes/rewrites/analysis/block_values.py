@@ -1,23 +1,19 @@
-"""What the threads of one block compute when they reduce a value: the statements run, in step, on a syntax tree.
+"""What threads compute, each by itself: statements run, in step, on a syntax tree.
 
-A thread's number is a number, whether it says which thread that is or is a share of what is reduced: whoever asks gives every
-thread a number of its own, and looks for their sum, or whatever it may be, in what the statements leave behind. So how a source
-got there, in which order and by which helpers, is its own affair. What is left unsaid (an element that nobody wrote, what comes
-from memory) is Unknown, and may be computed as long as no branch depends on it. Whatever else there is in the statements
-raises Unsupported. A struct's value is a mapping of its fields, never changed in place.
+Whoever asks gives every thread numbers of its own, and looks at what the statements leave behind. How a source gets there, in which order and by
+which helpers, is its own affair. What is left unsaid is Unknown, and may be computed as long as no branch depends on it. Whatever else there is
+in the statements, memory and other threads among it, raises Unsupported. A struct's value is a mapping of its fields, never changed in place.
 """
 
 from __future__ import annotations
 
 import math
-import operator
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame, Memory
+from nodes.rewrites.analysis.block_arithmetic import UNKNOWN, Arithmetic, Frame
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import template_name
 from nodes.rewrites.analysis.numbers import EXTREMES, FLT_MAX, FUNCTIONS, base_of, fields_of, power
@@ -25,14 +21,8 @@ from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, is_integer, statements, template_of
 
 WARP = 32
-FULL_MASKS = {-1, 0xFFFFFFFF}
 KNOWN = {"INFINITY": math.inf, "HUGE_VALF": math.inf, "CUDART_INF_F": math.inf, "FLT_MAX": FLT_MAX, "warpSize": 32}
 _IDLE = {"comment", "preproc_call", "static_assert_declaration", ";"}
-_SHUFFLES: dict[str, Callable[[int, int], int]] = {
-    "__shfl_xor_sync": operator.xor, "__shfl_down_sync": operator.add, "__shfl_up_sync": operator.sub,
-    "__shfl_sync": lambda _, step: step % WARP,
-}  # fmt: skip
-"""Which lane a lane gets its value from."""
 _QUOTIENTS = {"__fdividef": "/", "__fdiv_rn": "/"}
 _PLAIN = {"identifier", "reference_declarator"}
 _STATEMENTS = {
@@ -54,25 +44,10 @@ class Block(Arithmetic):
     def __init__(self, code: Code, width: int, outer: Seen) -> None:
         self.code, self.source, self.width, self.outer = code, code.source, width, outer
         self.everyone = list(range(width))
-        self.barriers = 0
-        self.bounds: dict[float, str] = {}
-        """Numbers of the statements, as they are written: they may bound an extreme."""
-        self.shared: dict[int, Memory] = {}
-        """By where they are declared."""
         self.depth = 0
 
     def frame(self) -> Frame:
         return Frame(self.everyone, {}, [{}])
-
-    def holding(self, values: Mapping[str, Sequence[object]]) -> Frame:
-        """A frame in which variables, `m`, and fields of structs, `md.m`, hold numbers, one a thread."""
-        frame = self.frame()
-        for path, each in values.items():
-            name, _, part = path.partition(".")
-            held = frame.scopes[0].get(name) or [{}] * self.width
-            frame.scopes[0][name] = [{**h, part: v} for h, v in zip(held, each, strict=True)] if part else list(each)
-            frame.held[name] = "struct" if part else "float"
-        return frame
 
     def of_thread(self, value: object, thread: int) -> object:
         return value[thread] if isinstance(value, list) else value
@@ -115,26 +90,13 @@ class Block(Arithmetic):
 
     def _declare(self, node: Node, frame: Frame, active: list[int]) -> None:
         kind = self._type(self.source.of(node, "type"), frame)
-        shared = self.source.says(node, "__shared__")
-        if self.source.says(node, "extern", "volatile") or (not shared and self.source.says(node, "static")):
+        if self.source.says(node, "__shared__", "extern", "volatile", "static"):
             raise Unsupported("memory of unknown use")
         for declarator in node.children_by_field_name("declarator"):
             name = declared_name(declarator)
             if name is None:
                 raise Unsupported("a declaration without a name")
             text = self.source.of(name)
-            if shared:
-                memory = self.shared.setdefault(declarator.start_byte, Memory(text, kind))
-                memory.scalar = declarator.type == "identifier"
-                if not memory.scalar:
-                    size = field_of(declarator, "size") if declarator.type == "array_declarator" else None
-                    plain = size is not None and field_of(declarator, "declarator").type == "identifier"
-                    extent = self.value(size, frame, active) if plain else None
-                    if type(extent) is not int:
-                        raise Unsupported("shared memory of another shape")
-                    memory.size = extent
-                frame.scopes[-1][text], frame.held[text] = memory, kind
-                continue
             if (field_of(declarator, "declarator") or declarator).type != "identifier":
                 raise Unsupported("a pointer, a reference, or an array of the thread's own")
             fields, given = fields_of(self.code, kind), field_of(declarator, "value")
@@ -190,12 +152,12 @@ class Block(Arithmetic):
     # Variables.
 
     def _type(self, text: str, frame: Frame) -> str:
-        text = re.sub(r"\b(const|volatile|static|__shared__)\b", "", text).strip(" &")
+        text = re.sub(r"\b(const|volatile|static)\b", "", text).strip(" &")
         return frame.types.get(text, text)
 
     def _set(self, name: str, value: object, frame: Frame, active: list[int]) -> None:
         scope = next((s for s in reversed(frame.scopes) if name in s), None)
-        if scope is None or isinstance(scope[name], Memory):
+        if scope is None:
             raise Unsupported(f"{name} is assigned to")
         value = self._converted(frame.held.get(name, ""), value, active)
         scope[name] = value if active == self.everyone else self.merged(scope[name], value, active)
@@ -215,7 +177,7 @@ class Block(Arithmetic):
     # Expressions.
 
     def value(self, node: Node | None, frame: Frame, active: list[int]) -> object:
-        """A number or a memory that all threads share, or a list of what each has."""
+        """A number that all threads share, or a list of what each has."""
         text, kind = self.source.of, node.type
         if kind in _HANDLERS:
             return getattr(self, _HANDLERS[kind])(node, frame, active)
@@ -226,8 +188,7 @@ class Block(Arithmetic):
         if kind in {"true", "false"}:
             return int(kind == "true")
         if kind == "identifier":
-            found = self.name(node, frame, active)
-            return self._read(found, 0, active) if isinstance(found, Memory) and found.scalar else found
+            return self.name(node, frame, active)
         if kind == "field_expression" and text(node, "argument") in {"threadIdx", "blockDim"}:
             along_x = {"threadIdx.x": self.everyone, "blockDim.x": self.width}
             return along_x.get(text(node), int(text(node, "argument") == "blockDim"))
@@ -240,9 +201,6 @@ class Block(Arithmetic):
         if kind == "compound_literal_expression":
             fields = fields_of(self.code, self._type(text(node, "type"), frame))
             return self._initial(field_of(node, "value"), fields, frame, active)
-        if kind == "subscript_expression":
-            memory, index = self._place(node, frame, active)
-            return self._read(memory, index, active)
         if kind == "update_expression":
             target, sign = field_of(node, "argument"), text(node, "operator")
             old = self.value(target, frame, active)
@@ -252,32 +210,6 @@ class Block(Arithmetic):
             inner = self.value(field_of(node, "value"), frame, active)
             return self._cast(text(node, "type"), inner, frame, active)
         raise Unsupported(f"a {kind} in a reduction")
-
-    # Memory.
-
-    def _place(self, node: Node, frame: Frame, active: list[int]) -> tuple[Memory, object]:
-        base, indices = field_of(node, "argument"), field_of(node, "indices")
-        if base is None or base.type != "identifier" or indices is None or indices.named_child_count != 1:
-            raise Unsupported("an element of another form")
-        memory = self.name(base, frame, active)
-        if not isinstance(memory, Memory):
-            raise Unsupported("an element that is not in shared memory")
-        return memory, self.value(indices.named_children[0], frame, active)
-
-    def _read(self, memory: Memory, index: object, active: list[int]) -> object:
-        def read(thread: int) -> object:
-            place = self._within(memory, self.of_thread(index, thread))
-            value, writer, barriers = memory.held.get(place, (UNKNOWN, thread, 0))
-            if barriers == self.barriers and writer // WARP != thread // WARP:
-                raise Unsupported("memory that another warp may not have written yet")
-            return value
-
-        return self._by_thread(read, active)
-
-    def _within(self, memory: Memory, at: object) -> int:
-        if not isinstance(at, int) or at < 0 or (memory.size is not None and at >= memory.size):
-            raise Unsupported("an element outside of its array")
-        return at
 
     def _assign(self, node: Node, frame: Frame, active: list[int]) -> object:
         target, given, sign = field_of(node, "left"), field_of(node, "right"), self.source.of(node, "operator")
@@ -289,7 +221,7 @@ class Block(Arithmetic):
         return value
 
     def _store(self, target: Node, value: object, frame: Frame, active: list[int]) -> None:
-        """Raises Unsupported for what is neither a variable nor shared memory."""
+        """Raises Unsupported for what is no variable."""
         if target.type == "field_expression" and target.children[1].type != "->":
             field, holder = self.source.of(target, "field"), field_of(target, "argument")
             held = self.value(holder, frame, active)
@@ -299,22 +231,10 @@ class Block(Arithmetic):
                 return {**(old if isinstance(old, dict) else {}), field: self.of_thread(value, thread)}
 
             self._store(holder, self._by_thread(changed, active), frame, active)
-        elif target.type == "subscript_expression":
-            self._write(*self._place(target, frame, active), value, active)
         elif target.type == "identifier":
-            here = self.name(target, frame, active)
-            if isinstance(here, Memory) and here.scalar:
-                self._write(here, 0, value, active)
-            else:
-                self._set(self.source.of(target), value, frame, active)
+            self._set(self.source.of(target), value, frame, active)
         else:
             raise Unsupported("an assignment of another form")
-
-    def _write(self, memory: Memory, index: object, value: object, active: list[int]) -> None:
-        value = self._converted(memory.element, value, active)
-        for thread in active:
-            place = self._within(memory, self.of_thread(index, thread))
-            memory.held[place] = (self.of_thread(value, thread), thread, self.barriers)
 
     # Calls.
 
@@ -339,13 +259,9 @@ class Block(Arithmetic):
         text = self.source.of(function)
         name, _, given = text.partition("<")
         if "numeric_limits" in text:
-            return self._limit(node, text)
-        if name == "__syncthreads" and not arguments:
-            return self._wait(active)
+            return self._limit(text)
         if name == "__syncwarp":
             return 0
-        if name.startswith("__shfl_") and name.endswith("sync"):
-            return self._shuffle(name, arguments, frame, active)
         values = [self.value(a, frame, active) for a in arguments]
         plain = function.type == "primitive_type" or name in {*frame.types, "float", "int", "double", "unsigned"}
         if len(values) == 1 and (plain or name == "static_cast"):
@@ -373,38 +289,12 @@ class Block(Arithmetic):
 
         return self._by_thread(of, active)
 
-    def _limit(self, node: Node, text: str) -> float:
+    def _limit(self, text: str) -> float:
         """`std::numeric_limits<float>::lowest()` and its like."""
         number = {"lowest": -FLT_MAX, "infinity": math.inf, "max": FLT_MAX}.get(text.rpartition("::")[2])
         if number is None or "float" not in text:
             raise Unsupported(f"the number {text}")
-        self.bounds.setdefault(number, self.source.of(node))
         return number
-
-    def _wait(self, active: list[int]) -> int:
-        if active != self.everyone:
-            raise Unsupported("a barrier that some threads skip")
-        self.barriers += 1
-        return 0
-
-    def _shuffle(self, name: str, arguments: list[Node], frame: Frame, active: list[int]) -> object:
-        if len(arguments) not in {3, 4} or self.value(arguments[0], frame, active) not in FULL_MASKS:
-            raise Unsupported("a shuffle of some lanes")
-        if len(arguments) == 4 and self.value(arguments[3], frame, active) != WARP:
-            raise Unsupported("a shuffle within parts of a warp")
-        if set(Counter(thread // WARP for thread in active).values()) != {WARP}:
-            raise Unsupported("a shuffle that some lanes skip")
-        value, by = (self.value(a, frame, active) for a in arguments[1:3])
-        how = _SHUFFLES.get(name)
-
-        def from_other(thread: int) -> object:
-            lane, step = thread % WARP, self.of_thread(by, thread)
-            if how is None or not isinstance(step, int) or step < 0:
-                raise Unsupported("a shuffle by something else")
-            other = how(lane, step)
-            return self.of_thread(value, thread - lane + (other if 0 <= other < WARP else lane))
-
-        return self._by_thread(from_other, active)
 
     def call(
         self,
@@ -448,14 +338,11 @@ class Block(Arithmetic):
     def _take(self, parameter: Node, value: object, inner: Frame) -> str:
         """Gives a function's parameter its value. Returns its name."""
         mine, kind = field_of(parameter, "declarator"), self.source.of(parameter, "type")
-        forms = {"pointer_declarator", "array_declarator"} if isinstance(value, Memory) else _PLAIN
-        if mine is None or mine.type not in forms:
+        if mine is None or mine.type not in _PLAIN:
             raise Unsupported("a parameter of another form")
         text = self.source.of(declared_name(mine))
         inner.held[text] = self._type(kind, inner)
-        inner.scopes[0][text] = (
-            value if isinstance(value, Memory) else self._converted(inner.held[text], value, inner.active)
-        )
+        inner.scopes[0][text] = self._converted(inner.held[text], value, inner.active)
         return text
 
     def _templates(self, node: Node, function: Node, inner: Frame, frame: Frame, active: list[int]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from tree_sitter import Node
 
 from nodes.rewrites.analysis.device_code import GRID_CALLS, Code, Definition, inside
-from nodes.rewrites.analysis.indices import COORDINATES
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.numbers import EXTREMES
 from nodes.rewrites.analysis.summaries import begins_alike, is_summary
@@ -252,23 +251,6 @@ class Stride:
         rest = Polynomial.of((monomial, coefficient) for monomial, coefficient, moved in terms if not moved)
         self.multiples += [divisor, rest] if rest.terms else [divisor]
         return 1 if symbol.operator == "%" else 0
-
-
-def check_coordinates(kernel: Kernel, headers: Iterable[Node], steps: Collection[str] = ()) -> None:
-    """Which thread does what is decided in the headers alone, beside the coordinates in `steps`. Raises Unsupported."""
-    code, text, headers = kernel.code, kernel.source.of, list(headers)
-    for node in kernel.source.walk(kernel.body, "field_expression"):
-        if text(node).split(".")[0] not in COORDINATES or text(node) in steps:
-            continue
-        if not any(inside(node, part) for part in headers):
-            raise Unsupported(f"{text(node)} beside the row")
-    for helper in kernel.helpers:
-        if any(text(n) in COORDINATES for n in kernel.source.walk(helper, "identifier")):
-            raise Unsupported("a helper that asks which thread it is")
-    for node in kernel.source.walk(kernel.node, "identifier"):
-        macro = code.macros.get(text(node))
-        if macro is not None and any(c in text(macro) for c in COORDINATES):
-            raise Unsupported("a macro that asks which thread it is")
 
 
 def accesses_in(kernel: Kernel, region: Region) -> list[Access]:

@@ -40,7 +40,7 @@ _INTEGER = r"(0[xX][0-9a-fA-F]+|\d+)[uUlL]*"
     expected="an exponential in 2 instead of 8 instructions, a division in 2 instead of 10 and a branch",
     speedup=1.05,
     helps={"memory", "latency", "compute"},
-    after=("canonicalize_reductions",),
+    after=("restrict_pointers",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:

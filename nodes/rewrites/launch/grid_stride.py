@@ -50,7 +50,6 @@ are cut along x, for blocks begin along x first."""
     expected="enough blocks for every multiprocessor when rows are few, full blocks when rows are short",
     speedup=1.4,
     helps={"memory", "latency", "launch"},
-    after=("cache_row_in_registers",),
     risks=(Outcome.INCORRECT, Outcome.RUNTIME_ERROR, Outcome.OUT_OF_RESOURCES),
     once="row_shape",
 )

@@ -28,9 +28,6 @@ from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import field_of, statements
 
 TRIGGER_WHEN = "#define TRIGGER_WHEN 1  // tune: 0 1 2\n"
-IN_CLUSTERS = "#define TRIGGER_WHEN 1  // tune: 1 2\n"
-"""Clusters that trigger before they wait take the places of those that they wait for: a softmax in clusters of eight took half
-as long again on an H200."""
 
 
 @rule(

@@ -7,7 +7,6 @@ choices. Kernels that read their width from `blockDim.x`, or from that very cons
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 
 from tree_sitter import Node
 
@@ -17,8 +16,6 @@ from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
 from nodes.rewrites.analysis.regions import BLOCK, BLOCK_DIM, carries_state, sums_up, thread_loops
 from nodes.rewrites.launch.grid_stride import check_threads
-from nodes.rewrites.prelude import brought
-from nodes.rewrites.reductions.shares import check_block_shares
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.match import bare
 from nodes.rewrites.syntax.source import Edits, Source, Unsupported
@@ -35,7 +32,6 @@ DEFINE = "#define {name} {value}  // tune: {choices}\n"
     expected="the width that fits the device and the size of the tensor, found by measuring",
     speedup=1.03,
     helps={"memory", "latency", "compute"},
-    after=("neighbouring_rows_per_block",),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits, name = code_of(source), Edits(source), code_of(source).fresh("BLOCK_THREADS")
@@ -51,29 +47,19 @@ def rewrite(source: Source, facts: Facts) -> str | None:
         return None
     for node, text in found.values():
         edits.replace(node, text.format(name=name))
-    rows = brought(source) and facts.spec.inputs
-    widest = {1024} if rows and facts.share_of_workloads(partial(_is_few, facts.device.units)) else set()
-    choices = " ".join(str(n) for n in sorted({*CHOICES, *widest, value}))
+    choices = " ".join(str(n) for n in sorted({*CHOICES, value}))
     bring(edits, code, DEFINE.format(name=name, value=value, choices=choices))
     return edits.apply()
-
-
-def _is_few(units: int, rows: int, row_bytes: int) -> bool:
-    """Whether rows leave most of the device idle unless many threads take each, and are long enough for these."""
-    return rows <= 4 * units and row_bytes >= 1024 * 16
 
 
 def _check_free(code: Code, kernel: Kernel, launch: Launch, width: int) -> None:
     """Raises Unsupported where the kernel may not work with any width: its own memory has it for a size, a bound forbids a wider
     block, an element has to be a certain thread's, or it says the width."""
     text, source = kernel.source.of, kernel.source
-    own = [f for f in kernel.helpers if source.name(f) not in brought(source)]
-    if kernel.launch_bounds is not None or any("__shared__" in text(f) for f in (kernel.node, *own)):
+    if kernel.launch_bounds is not None or any("__shared__" in text(f) for f in (kernel.node, *kernel.helpers)):
         raise Unsupported("a width that is said elsewhere, or memory for so many warps")
     if kernel.synchronises and not any("__syncthreads" in text(f) for f in (kernel.node, *kernel.helpers)):
         raise Unsupported("warps that talk")
-    if f"{kernel.name}_in_registers" in code.functions:
-        raise Unsupported("a kernel that only serves rows that are too long for registers")
     if any(carries_state(kernel, statements(loop.body)) and not sums_up(kernel, loop) for loop in thread_loops(kernel)):
         raise Unsupported("elements that depend on each other")
     if any(loop.start.depends_on(BLOCK) and not loop.step.depends_on(BLOCK_DIM) for loop in thread_loops(kernel)):
@@ -84,7 +70,6 @@ def _check_free(code: Code, kernel: Kernel, launch: Launch, width: int) -> None:
     named = {name for name, argument in passed if argument == str(width)} | {str(width)}
     if any(text(n) in named for n in source.walk(kernel.node, "identifier", "type_identifier", "number_literal")):
         raise Unsupported("a kernel that names the width of its block")
-    check_block_shares(code, kernel)
 
 
 def _width_nodes(code: Code, kernel: Kernel, launch: Launch) -> tuple[dict[int, tuple[Node, str]], int]:

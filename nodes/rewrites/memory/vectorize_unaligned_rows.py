@@ -53,7 +53,7 @@ def speedup(facts: Facts) -> float:
     expected="16 bytes a load also where rows do not divide into packs, instead of one element",
     speedup=speedup,
     helps={"memory", "latency", "compute"},
-    after=("cluster_split",),
+    after=("programmatic_dependent_launch",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
@@ -203,7 +203,7 @@ class _Choice:
         return list(found)
 
     def _check_launches(self, kernels: dict[str, PackLoops]) -> None:
-        """Kernels that are launched in other ways, as by cluster_split, take the same rows as one that is launched plainly."""
+        """Kernels that are launched in other ways take the same rows as one that is launched plainly."""
         plain = {self._rows_of(kernel) for kernel, _ in self._launches(kernels)}
         if not plain or any(self._rows_of(kernels[name]) not in plain for name in self.kernels):
             raise Unsupported("a kernel that is launched in unknown ways")

@@ -1,18 +1,13 @@
-"""A function of the file that has the name of one that rewrites bring along gets another: many files have a `ceil_div`,
-or a `block_sum`.
-
-Changes nothing by itself, but other steps refuse where their names mean something else.
-"""
+"""A file's own `ceil_div` gets another name: several rewrites bring one along, and refuse where that name means something else."""
 
 from __future__ import annotations
 
 from nodes.rewrites.analysis.device_code import code_of
-from nodes.rewrites.prelude import NAMES, text_of
+from nodes.rewrites.prelude import text_of
 from nodes.rewrites.registry import Facts, rule
 from nodes.rewrites.syntax.source import Edits, Source
 
-OURS = {name: text_of(name) for name in ("ceil_div", *NAMES)}
-"""Only what several steps share and others' files are likely to have."""
+NAME = "ceil_div"
 
 
 @rule(
@@ -23,14 +18,12 @@ OURS = {name: text_of(name) for name in ("ceil_div", *NAMES)}
 )
 def rewrite(source: Source, facts: Facts) -> str | None:
     code, edits = code_of(source), Edits(source)
-    for name, text in OURS.items():
-        defined = code.overloads.get(name, [])
-        # Under an #if, or in the body of a macro, another definition or use may be out of sight.
-        bodies = " ".join(source.of(n) for n in source.walk(None, "preproc_arg"))
-        if not defined or text.strip() in source.text or name in bodies or name in code.macros:
-            continue
-        new = code.fresh(f"{name}_of_file")
-        for node in source.walk(None, "identifier"):
-            if source.of(node) == name:
-                edits.replace(node, new)
+    # Under an #if, or in the body of a macro, another definition or use may be out of sight.
+    bodies = " ".join(source.of(n) for n in source.walk(None, "preproc_arg"))
+    if not code.overloads.get(NAME) or text_of(NAME).strip() in source.text or NAME in bodies or NAME in code.macros:
+        return None
+    new = code.fresh(f"{NAME}_of_file")
+    for node in source.walk(None, "identifier"):
+        if source.of(node) == NAME:
+            edits.replace(node, new)
     return edits.apply()

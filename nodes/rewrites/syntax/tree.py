@@ -117,14 +117,6 @@ def pragma_of(statement: Node) -> Node | None:
     return before if before is not None and before.type == "preproc_call" else None
 
 
-def is_zero(literal: str) -> bool:
-    """Whether the text is a number, and that 0."""
-    try:
-        return float(literal.rstrip("fFlLuU")) == 0.0
-    except ValueError:
-        return False
-
-
 def statement_around(node: Node) -> Node:
     """The declaration around a node, or the statement."""
     here = node

@@ -208,10 +208,10 @@ def test_a_kernel_that_no_rule_fits_gets_no_plan() -> None:
 
 
 def test_the_coder_says_why_there_is_no_source() -> None:
-    plan = Plan(id="x", title="x", steps=("canonicalize_reductions",))
+    plan = Plan(id="x", title="x", steps=("vectorize",))
     request = CoderRequest(spec=KERNEL.spec, device=H200, finding=LATENCY, plan=plan, source=BASELINE)
     answer = RulesPolicy().coder(request)
-    assert answer.source == "" and "canonicalize_reductions" in answer.reason
+    assert answer.source == "" and "vectorize" in answer.reason
 
 
 def timing(axes: dict[str, int], time_us: float, light_us: float) -> Timing:

@@ -287,18 +287,6 @@ __global__ void one_by_one(const float* x, float* y, int64_t n) {
 }
 
 template <typename T>""")  # fmt: skip
-GROUPS = kernel("""
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= tokens * groups * size) return;
-  const int64_t token = i / (groups * size);
-  const int64_t group = i / size % groups;
-  y[i] = static_cast<T>(static_cast<float>(x[i]) * scale[group * tokens + token]);""", """\
-const int64_t groups = rows % 3 == 0 ? 3 : 1;
-  plain<__half><<<(rows * n + 255) / 256, 256, 0, stream>>>(x, s, y, rows / groups, groups, n);""",
-    "const T* x, const float* scale, T* y, int64_t tokens, int64_t groups, int64_t size", "template <typename T>",
-    "const __half* x, const float* s, __half* y",
-)  # fmt: skip
-OF_GROUP, ENDS = "scale[group * tokens + token]", "if (i >= tokens * groups * size) return;"
 WAITS = kernel(
     """
   const int i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
@@ -382,7 +370,11 @@ VECTORS = {
     )),
     "restrict": Example("restrict_pointers", ROWS, (("(x, s, y, n);", "(y, s, y, n);"),), ("__restrict__ x",)),
 }  # fmt: skip
+OURS = ROWS.replace("__global__", "template <class T> T ceil_div(T a, T b) { return (a + b - 1) / b; }\n__global__").replace(
+    "<<<rows,", "<<<ceil_div(rows, (int64_t)1),"
+)  # fmt: skip
 FORMS = {
+    "names of ours": Example("free_reserved_names", OURS, reads=("ceil_div_of_file(rows",)),
     "macros": Example("expand_macros", LOOP, (
         ("y[at] = x[at] * 2.0f;", "y[at] = x[at] * 2.0f;\n#ifdef OTHER\n#define KERNEL_LOOP(i, n) if (n)\n#endif"),
         ("(i, n) for", "(i, n) for (; #n[0];) for"), ("KERNEL_LOOP(at, n) {", "KERNEL_LOOP(at) {"), ("i < (n)", "i < KERNEL_LOOP(i, n)"),
@@ -463,14 +455,6 @@ LAUNCHES = {
     "width of a block": Example("tune_block_size", BY_ELEMENTS, (
         ("(n + 255) / 256", "n / 2560 + 1"), ("__global__ void", "__global__ void __launch_bounds__(512)"), ("plain<<<(n + 255) / 256, 256,", "dim3 b(256); b.x = n; plain<<<1, b,"),
     )),
-    "neighbours": Example("neighbouring_rows_per_block", GROUPS, (
-        (OF_GROUP, "scale[token * groups + group]"),  # neighbours in the order that they have
-        (OF_GROUP, "scale[group * tokens + token * 2]"), (OF_GROUP, "scale[group * tokens + token + i]"), (OF_GROUP, "scale[group + token]"),
-        ("  y[i] =", "  __syncwarp();\n  y[i] ="), ("  y[i] =", "  if (blockIdx.x == 3) return;\n  y[i] ="), (ENDS, ""),
-        ("i >= tokens * groups * size", "i >= tokens * groups"), (ENDS, ENDS.replace("size)", "size || scale[0] > 2)")), (ENDS, ENDS.replace(">=", ">")),
-        ("const int64_t group =", "groups += 0;\n  const int64_t group ="), ("+ threadIdx.x;", "+ threadIdx.x + 1;"),
-        ("<<<(rows * n + 255) / 256, 256,", "<<<dim3((rows * n + 255) / 256, 1), dim3(128, 2),"),
-    ), ("plain_neighbours",)),
 }  # fmt: skip
 NOT_IN_PACKS = {
     **{f"rounds {n}": rounds(*form) for n, form in enumerate(ROUNDS)},

@@ -15,10 +15,9 @@ from nodes.rewrites.syntax.source import Source
 from tests.nodes.rewrites import cpp_examples
 from tests.nodes.rewrites.emulate.texts import Text, differences
 from tests.nodes.rewrites.examples import FORMS, LAUNCHES, NOT_IN_PACKS, VECTORS, Example
-from tests.nodes.rewrites.reduction_examples import REDUCTIONS
 from tests.nodes.rewrites.steps import H200, after, flat
 
-CUDA = {**FORMS, **REDUCTIONS, **VECTORS, **LAUNCHES}
+CUDA = {**FORMS, **VECTORS, **LAUNCHES}
 EXAMPLES = {**CUDA, **cpp_examples.EXAMPLES}
 LEFT = [*(("vectorize", text) for text in NOT_IN_PACKS.values()), *cpp_examples.LEFT.items()]
 AVX512 = DeviceFacts(

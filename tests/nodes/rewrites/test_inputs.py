@@ -57,7 +57,7 @@ def named(path: Path) -> str:
 )
 def test_bundles_compute_what_the_reference_says(path: Path, tmp_path: Path) -> None:
     steps, text = first_plan(path)
-    assert len(steps) > 1
+    assert steps
     candidate = tmp_path / "candidate.cu"
     candidate.write_text(text)
     offsets = ["0"] if f"{path.parent.name}/{path.name}" in NEED_ALIGNMENT else ["0", "1"]

@@ -11,19 +11,16 @@ import pytest
 from nodes.rewrites.analysis.insertions import defined
 from nodes.rewrites.prelude import FOLDERS, text_of
 
-TUNED = ("ROW_THREADS", "ROW_BLOCKS", "SHORT_ROWS_FROM", "CLUSTER_BLOCKS", "CLUSTER_STEPS")
+TUNED = ("ROW_THREADS", "ROW_BLOCKS", "SHORT_ROWS_FROM")
 """Numbers that the rewrites define as they fit the device."""
 CUDA = sorted(path.stem for path in FOLDERS[0].glob("*.cuh"))
 CPP = sorted(path.stem for path in FOLDERS[0].glob("*.h"))
 
 
 def test_names_at_the_outer_level_are_what_a_text_defines() -> None:
-    assert defined(text_of("block_sum")) == {"block_sum"}
+    assert defined(text_of("ceil_div")) == {"ceil_div"}
     assert defined(text_of("enable_pdl")) == {"enable_pdl"}
-    assert defined(text_of("launch_cluster")) == {
-        "cluster_blocks",
-        "launch_cluster",
-    }  # enable_pdl is declared there alone
+    assert defined(text_of("launch_dependent")) == {"launch_dependent"}
     assert defined("#define A 1\nconstexpr int b = A;\n") == {"A", "b"}
 
 

@@ -1,9 +1,0 @@
-#pragma once
-
-// The sum over the warp, for each of its lanes.
-template <typename V>
-__device__ __forceinline__ V warp_sum(V value) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
-  return value;
-}

@@ -1,1 +1,0 @@
-"""Reductions over a block: shuffles, one barrier, fused exchanges."""
