@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import difflib
-import errno
 import importlib
 import io
 import os
@@ -168,8 +167,11 @@ def _go(words: list[str]) -> int:
         if kinds & USER_ERRORS:
             code = usage_error(" ".join(str(error).split()))
             return EXIT_PAUSED if "graph.checkpoints.CheckpointsUnavailable" in kinds else code
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return usage_error(f"the disk is full ({error.filename or 'no file named'}): free some space and try again")
+        from harness.store import says_disk_is_full
+
+        if says_disk_is_full(error):
+            full = getattr(error, "filename2", None) or getattr(error, "filename", None)
+            return usage_error(f"the disk is full{f' ({full})' if full else ''}: free some space and try again")
         raise
     finally:
         STARTED.set()

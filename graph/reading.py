@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from langgraph.types import StateSnapshot
 
 from graph.checkpoints import is_held, make_lock_error
 from graph.runs import RunError, RunFolder
+from harness.store import says_disk_is_full
 
 
 def config_of(run: RunFolder) -> RunnableConfig:
@@ -24,9 +24,7 @@ def config_of(run: RunFolder) -> RunnableConfig:
 
 def disk_is_full(error: BaseException | None) -> bool:
     while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if isinstance(error, sqlite3.OperationalError) and "full" in str(error):
+        if says_disk_is_full(error):
             return True
         error = error.__cause__ or error.__context__
     return False

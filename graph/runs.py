@@ -10,7 +10,6 @@ store/              sources, builds and verdicts by the hash of their content
 from __future__ import annotations
 
 import difflib
-import errno
 import fcntl
 import os
 import re
@@ -26,7 +25,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from harness.options import program
-from harness.store import Store, write_atomically
+from harness.store import Store, says_disk_is_full, write_atomically
 from kernels.spec import Frozen
 from nodes.state import Settings
 
@@ -110,7 +109,7 @@ class RunFolder:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if says_disk_is_full(error):
                 raise
             raise RunError(f"no run can be kept in {self.folder}: {error.strerror}") from None
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,20 +33,70 @@ def digest(*parts: str | bytes) -> str:
 def write_atomically(path: Path, data: str | bytes) -> None:
     """Write to a sibling, then rename: a reader, or a resume after a kill, sees all of it or nothing.
 
-    Raises OSError where the disk is full; the sibling is removed.
+    Raises OSError where the disk is full, with the path; the sibling is removed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    write_together({path: data})
+
+
+def write_together(contents: Mapping[Path, str | bytes]) -> None:
+    """Several files, each as `write_atomically` does; none of them is there before all are written."""
+    written: dict[Path, Path] = {}
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        os.replace(name, path)
+        for path, data in contents.items():
+            with name_full_disk(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+                written[path] = Path(name)
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data.encode() if isinstance(data, str) else data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(name).chmod(0o644)
+        for path, sibling in written.items():
+            os.replace(sibling, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        for sibling in written.values():
+            sibling.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def write_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, whose content takes its place in `folder` where the block ends without an exception, in place of entries of the
+    same names; else nothing of it stays. Raises OSError where the disk is full, with the path."""
+    there = folder.is_dir()
+    with name_full_disk(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=folder if there else folder.parent, prefix=f".{folder.name}."))
+        try:
+            yield made
+            made.chmod(0o755)
+            if not there:
+                os.replace(made, folder)
+                return
+            for entry in made.iterdir():
+                if (old := folder / entry.name).is_dir() and not old.is_symlink():
+                    shutil.rmtree(old)
+                os.replace(entry, old)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def name_full_disk(path: Path) -> Iterator[None]:
+    """Errors of a full disk name what was to be written."""
+    try:
+        yield
+    except Exception as error:
+        if not says_disk_is_full(error):
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
+
+
+def says_disk_is_full(error: BaseException) -> bool:
+    """By the text, too: errors of safetensors, shutil.copytree, SQLite and numpy (the last words) have no number."""
+    said = r"No space left on device|Disk quota exceeded|database or disk is full|\d requested and \d+ written"
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or bool(re.search(said, str(error)))
 
 
 class DamagedStore(Exception):

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -161,7 +160,7 @@ def _train(asked: ResolvedEpoch, device: str, rung: str, path: Path, state: dict
                 about |= {"identity": placed.identity, "valid": valid, "best": best, "since": since}
                 training.save_checkpoint(path, **saved, **about, epoch=number)
                 if better:
-                    shutil.copyfile(path, best_path(path))
+                    write_atomically(best_path(path), path.read_bytes())
                 records.append(asdict(record) | {f"valid_{metric}": valid, "lr": schedule.rate_before})
                 console.print(_line(record, metric, valid, asked.batch))
             if asked.patience and since >= asked.patience:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness.store import name_full_disk
+
 VERSION = 1
 """Version of the folder's layout."""
 CHECKED_AT_ONCE = 1 << 26
@@ -358,6 +360,11 @@ def save(graph: Graph, folder: Path | str, *, same: bool = False) -> None:
     graph.require_finite()
     if folder.exists() and not same:
         raise GraphError(f"{folder} is there already; remove it or name another folder")
+    with name_full_disk(folder):
+        _save(graph, folder)
+
+
+def _save(graph: Graph, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

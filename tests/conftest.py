@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -52,6 +53,22 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
     gc.enable()
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Called with N: the disk is full once N more files were written atomically."""
+
+    def fill(after: int) -> None:
+        left = iter(range(after))
+
+        def sync(_file: int) -> None:
+            if next(left, None) is None:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "fsync", sync)
+
+    return fill
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,6 +18,7 @@ from harness.backends import is_python, python_module
 from harness.capture.extents import axis_name
 from harness.capture.signature import find_headers, read_function
 from harness.capture.source import CaptureError
+from harness.store import write_folder
 from kernels.catalog import KernelError
 
 EACH = 8
@@ -93,7 +94,8 @@ def bring(
         yield from doubts
         if not wrong and not kept[0].fault and rounds_between(last, last.axes):
             yield ROUNDS
-        shutil.copytree(last.to, to, dirs_exist_ok=True, symlinks=True)
+        with write_folder(to) as made:
+            shutil.copytree(last.to, made, dirs_exist_ok=True, symlinks=True)
 
 
 FEW = 8

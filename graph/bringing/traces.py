@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from graph.ranking import rank
+from harness.store import write_atomically
 from kernels import catalog
 from kernels.catalog import KernelError
 from kernels.spec import Spec, Workload, expression
@@ -61,7 +62,7 @@ def _write_workloads(path: Path, workloads: Sequence[Workload]) -> None:
     end = starts[(given.end_lineno or given.lineno) - 1] + (given.end_col_offset or 0)
     rows = [", ".join(f"{k}={v!r}" for k, v in w.model_dump(exclude_defaults=True).items()) for w in workloads]
     made = "".join(f"        Workload({row}),\n" for row in rows)
-    path.write_bytes(text[:begin] + f"(\n{made}    )".encode() + text[end:])
+    write_atomically(path, text[:begin] + f"(\n{made}    )".encode() + text[end:])
 
 
 LOGGED = "SGLang Kernel API Call: "

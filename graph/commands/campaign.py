@@ -175,6 +175,7 @@ def _suite_name(suite: str) -> str:
 def _problems(asked: CampaignCommand, folder: Path) -> list[Path]:
     """`folder`: the campaign's, which keeps the files of a data set."""
     from graph.runs import RunError
+    from harness.store import name_full_disk
     from kernels import suites
     from kernels.suites import hugging_face
 
@@ -184,7 +185,8 @@ def _problems(asked: CampaignCommand, folder: Path) -> list[Path]:
         raise RunError(f"--levels {asked.levels!r} is no list of numbers such as 1,2") from None
     suite = asked.suite
     if hugging_face.is_hugging_face(suite):
-        suite = str(hugging_face.fetch(suite, folder.resolve() / "suite"))
+        with name_full_disk(folder):
+            suite = str(hugging_face.fetch(suite, folder.resolve() / "suite"))
     files = suites.problems(suite, levels)
     return files if asked.shuffle is None else suites.shuffle(files, asked.shuffle)
 

@@ -64,6 +64,7 @@ class ExportCommand(Database, Command):
         from harness.export import review
         from harness.export.dropin import ExportError
         from harness.report.pull_request import markdown
+        from harness.store import write_together
         from kernels import catalog
 
         if self.form == "pr" and not result.improved:
@@ -84,10 +85,9 @@ class ExportCommand(Database, Command):
         if self.to:
             files = {self.to.name: text.encode(), f"test_{result.kernel}.py": test.encode()}
             files[f"{result.kernel}.ncu-rep"] = profiled
-            for name, content in files.items():
-                if content:
-                    self.to.with_name(name).write_bytes(content)
-                    print(self.to.with_name(name))
+            made = {self.to.with_name(name): content for name, content in files.items() if content}
+            write_together(made)
+            print("\n".join(map(str, made)))
         else:
             print(text, end="")
         print(f"run.py: {built}", file=sys.stderr)

@@ -23,7 +23,6 @@ import importlib.util
 import inspect
 import json
 import shutil
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +36,7 @@ from harness.capture.form import CapturedForm, Kind, write_definition
 from harness.capture.source import CaptureError
 from harness.farside.distributions import distribution, take_sample
 from harness.farside.nest import tensors_of
-from harness.store import write_atomically
+from harness.store import write_atomically, write_folder
 from kernels.spec import DTYPE_BYTES, check_values
 
 if TYPE_CHECKING:
@@ -192,11 +191,16 @@ class Recorder:
         definition, lines, stored = write_definition(self, kinds)
         if (there := self.folder / "definition.json").exists() and "captured" not in json.loads(there.read_text()):
             raise CaptureError(f"{there} was not made by capture: name another folder")
-        shutil.rmtree(self.folder / "inputs", ignore_errors=True)
-        for name, tensors in stored.items():
-            _save_tensors(self.folder / name, tensors)
-        write_atomically(self.folder / "workload.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        write_atomically(there, json.dumps(definition, indent=1) + "\n")
+        from safetensors.torch import save_file
+
+        with write_folder(self.folder) as made:
+            for name, tensors in stored.items():
+                (made / name).parent.mkdir(exist_ok=True)
+                save_file(tensors, made / name)
+            write_atomically(made / "workload.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+            write_atomically(made / "definition.json", json.dumps(definition, indent=1) + "\n")
+            if not stored:
+                shutil.rmtree(self.folder / "inputs", ignore_errors=True)
         return self.folder
 
 
@@ -234,7 +238,7 @@ def _at_exit(recorder: Recorder) -> None:
 
     try:
         print(f"capture: {recorder.__name__} is in {recorder.save()}", file=sys.stderr)
-    except CaptureError as error:
+    except (CaptureError, OSError) as error:
         print(f"capture: {error}", file=sys.stderr)
 
 
@@ -265,13 +269,3 @@ def distribution_of(tensor: torch.Tensor) -> str:
         return STORED
     found = distribution([sample[:half], sample[half : 2 * half]]) if half else "given"
     return STORED if found == "given" else found
-
-
-def _save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        temporary = Path(file.name)
-    save_file(tensors, temporary)
-    temporary.replace(path)

@@ -21,7 +21,7 @@ from harness.checks import shipped
 from harness.checks.tolerance import call_of, outputs_of
 from harness.export import load_templates
 from harness.judge.search import PROGRAMMATIC
-from harness.store import write_atomically
+from harness.store import write_atomically, write_folder
 from kernels.catalog import Kernel
 from kernels.spec import AXIS_VALUES, BELOW, DRAWN, Device, Scalar, Size, Spec, Tensor, Workload, expression
 
@@ -134,8 +134,9 @@ def export(
         others = {on: kernel.baselines(on)[name] for on, name in named.items() if on != device}
         texts |= {f"{judged}/{path.name}": path.read_text() for path in others.values()}  # the spec names them
     texts[FILES] = json.dumps({name: _digest(text) for name, text in texts.items()}, indent=1) + "\n"
-    for name, text in texts.items():
-        write_atomically(to / name, text)
+    with write_folder(to) as made:
+        for name, text in texts.items():
+            write_atomically(made / name, text)
     return [to / name for name in texts]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,7 +117,12 @@ def test_a_test_that_calls_something_else_says_what(engine: Path) -> None:
         )
 
 
-def test_a_function_with_arguments_becomes_a_folder(tmp_path: Path) -> None:
+def copy_until_full(_source: Path, to: Path, **_named: object) -> None:
+    (to / "spec.py").write_text("half of it")
+    raise shutil.Error([("spec.py", str(to / "spec.py"), "[Errno 28] No space left on device")])
+
+
+def test_a_function_with_arguments_becomes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "right.py").write_text(
         "import torch\n\n\ndef scaled(x, scale):\n    x.mul_(scale)\n\n\ndef arguments():\n"
         "    return [(torch.randn(n, 8), 0.5) for n in (3, 200)]\n"
@@ -124,15 +131,13 @@ def test_a_function_with_arguments_becomes_a_folder(tmp_path: Path) -> None:
         'extern "C" void scale(float* x, float scale, long n);\nextern "C" void scale(float* x, float scale, long n) {\n  for (long i = 0; i < 8 * n; ++i) x[i] *= scale;\n}\n'
     )
     to = tmp_path / "made"
-    said = list(
-        bring(
-            f"{tmp_path}/right.py:scaled",
-            tmp_path / "scale.cpp",
-            "scale",
-            to,
-            arguments=f"{tmp_path}/right.py:arguments",
-        )
-    )
+    given = f"{tmp_path}/right.py:scaled", tmp_path / "scale.cpp", "scale", to
+    with monkeypatch.context() as patched:
+        patched.setattr("graph.bringing.folder.shutil.copytree", copy_until_full)
+        with pytest.raises(OSError, match=re.escape(str(to))):
+            list(bring(*given, arguments=f"{tmp_path}/right.py:arguments"))
+    assert not to.exists() and not list(tmp_path.glob(".made*"))
+    said = list(bring(*given, arguments=f"{tmp_path}/right.py:arguments"))
     spec = catalog.load(str(to)).spec
     assert [(a.name, type(a).__name__) for a in spec.arguments] == [
         ("x", "Tensor"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -177,6 +178,15 @@ CASES = [
     (lambda: closing_over(TABLE), (torch.zeros(4),), "inner uses tensor, a Tensor outside of it"),
     (lambda: torch.add, (torch.zeros(4), torch.zeros(4)), "no signature|has no source in Python"),
 ]
+
+
+def test_a_full_disk_leaves_the_capture_that_was_there(tmp_path: Path, full_disk):
+    folder = called(tmp_path / "step").save()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    full_disk(1)
+    with pytest.raises(OSError, match=re.escape(str(folder))):
+        called(folder).save()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(("function", "given", "said"), CASES, ids=[said[:40] for *_, said in CASES])

@@ -35,6 +35,17 @@ def run(command: list[str], cwd: Path, target: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_leaves_no_part_of_a_package(tmp_path: Path, full_disk, there: bool) -> None:
+    package = tmp_path / "package"
+    if there:
+        package.mkdir()
+    full_disk(3)
+    with pytest.raises(OSError, match=re.escape(str(package))):
+        exported(catalog.load("silu_and_mul"), package)
+    assert list(tmp_path.rglob("*")) == [package] * there
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPORTED)
 def test_the_package_installs_and_passes_its_own_tests(name: str, tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 import resource
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.records import Build
-from harness.store import ASKER, DamagedStore, Store, digest, digest_of, write_atomically
+from harness.store import ASKER, DamagedStore, Store, digest, digest_of, write_atomically, write_folder, write_together
 
 
 def test_a_source_comes_back(tmp_path):
@@ -148,6 +151,48 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path):
     assert done.returncode == 7
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["record.json"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EDQUOT, "Disk quota exceeded", "/elsewhere"),
+        OSError("100000 requested and 25584 written"),
+        shutil.Error(
+            [("/tmp/bigd/f", "/tmp/tm/d/f", "[Errno 28] No space left on device: '/tmp/bigd/f' -> '/tmp/tm/d/f'")]
+        ),
+        ValueError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path, said: Exception, there: bool):
+    folder = tmp_path / "made"
+    if there:
+        (folder / "inputs").mkdir(parents=True)
+        (folder / "inputs" / "old").write_text("old")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OSError, match=re.escape(str(folder))), write_folder(folder) as made:
+        (made / "inputs").mkdir()
+        raise said
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(KeyError), write_folder(folder):
+        raise KeyError("x")
+    assert sorted(tmp_path.rglob("*")) == before
+    with write_folder(folder) as made:
+        (made / "inputs").mkdir()
+        (made / "inputs" / "new").write_text("new")
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["made", "inputs", "new"]
+    assert folder.stat().st_mode & 0o777 == 0o755 or there
+
+
+def test_of_files_that_belong_together_none_is_there_where_one_finds_no_room(tmp_path, full_disk):
+    (tmp_path / "a").write_text("old")
+    full_disk(1)
+    with pytest.raises(OSError) as error:
+        write_together({tmp_path / "a": "new", tmp_path / "b": "new"})
+    assert error.value.filename == str(tmp_path / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "old"
 
 
 def test_a_source_that_was_changed_is_named(tmp_path):
