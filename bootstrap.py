@@ -29,6 +29,7 @@ CONSTRAINTS = HERE / "constraints.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 EVERY_S = 1.0
 """How often the line is written anew. Where it is no terminal, it is written when the step changes, and every half minute."""
+REACH_S = 10.0
 STEP = re.compile(r"\s*(Collecting|Downloading|Downloaded|Building|Built|Prepar|Install|Resolved|Using Python)")
 MANY_CORES = 8
 """With so many everything is compiled at once; with fewer that takes half a minute and more, so only what is used is."""
@@ -91,8 +92,8 @@ def main() -> int:
             more = ["--extra-index-url", CPU_INDEX]
     if not (python.parent / "pip").exists():
         wanted.append("pip")  # for whoever installs more later
-    if not install(python, wanted, more, pip):
-        return fail("the installation failed; see the installer's words above")
+    if why := install(python, wanted, more, pip):
+        return fail(why)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = watch("compiling the modules of a run", [python, "-c", USED], cwd=HERE, env=environment)
     if done.returncode:
@@ -124,8 +125,9 @@ def requirements(extras: tuple[str, ...] = ()) -> list[str]:
     return sorted(set(found))
 
 
-def install(python: Path, wanted: list[str], more: list[str], pip: list) -> bool:
-    """Install with uv, then with pip, each first from where pip is set up to look, and then from the indices in `more` too."""
+def install(python: Path, wanted: list[str], more: list[str], pip: list) -> str:
+    """Install with uv, then with pip, each first from where pip is set up to look, and then from the indices in `more` too. Where it
+    fails, a sentence that says why."""
     count = f"installing {len(wanted)} packages and what they need"
     by_pip = [*pip, "install", "--disable-pip-version-check", "--progress-bar", "off"]
     uv = shutil.which("uv") or python.parent / "uv"
@@ -140,13 +142,42 @@ def install(python: Path, wanted: list[str], more: list[str], pip: list) -> bool
     compiled = "--compile" if everything else "--no-compile"
     tries += [[*by_pip, compiled, *also] for also in ([], more)]
     tries = [command for index, command in enumerate(tries) if command not in tries[:index]]
+    asked = False
     for command in tries:
         by = "uv" if Path(command[0]).name == "uv" else "pip"
         done = watch(f"{count}, by {by}", [*command, "-c", CONSTRAINTS, *wanted], cwd=HERE)
         if done.returncode == 0:
-            return True
+            return ""
+        lacking = re.search(r"\btorch==\S+?\+cpu", done.stdout)
+        if more and lacking and not asked:  # at once, since installers try an index that is out of reach for minutes
+            asked = True
+            if why := find_barrier(more[-1], pip):
+                own = " ".join(map(str, [*pip, "install", lacking[0].removesuffix("+cpu")]))
+                return (
+                    f"{lacking[0]} is not where pip looks, and PyTorch's own index {more[-1]} cannot be reached: {why}. Let pip look where it "
+                    f"is (PIP_INDEX_URL or PIP_FIND_LINKS), or install PyPI's, gigabytes of CUDA among it, by `{own}`; then run this again"
+                )
     sys.stderr.write("\n".join(done.stdout.splitlines()[-40:]) + "\n")
-    return False
+    return "the installation failed; see the installer's words above"
+
+
+def find_barrier(index: str, pip: list) -> str:
+    """Why that index cannot be reached; "" where it answers, or where pip has a proxy of its own, which nothing here uses."""
+    if re.search(
+        r"^\S*?\.proxy=", subprocess.run([*pip, "config", "list"], capture_output=True, text=True).stdout, re.MULTILINE
+    ):
+        return ""
+    import urllib.error
+    import urllib.request
+
+    by = urllib.request.getproxies().get(index.partition(":")[0], "")
+    try:
+        urllib.request.urlopen(f"{index}/torch/", timeout=REACH_S).close()
+    except urllib.error.HTTPError:
+        return ""
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", error)) + (f", by the proxy {re.sub('//.*@', '//', by)}" if by else "")
+    return ""
 
 
 def uv_options(pip: list) -> list[str]:
