@@ -12,6 +12,9 @@ security.py     certificates
 from __future__ import annotations
 
 import functools
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +37,14 @@ def code() -> str:
     files = sorted(path for path in every if path.suffix in kinds and path.is_file())
     parts = [part for path in files for part in (str(path.relative_to(ROOT)), path.read_text(errors="replace"))]
     return digest(*parts)[:12]
+
+
+@functools.cache
+def software() -> str:
+    """The versions beneath the program that verdicts and connections may depend on; who differs is named."""
+    packages = ("torch", "numpy", "distributed", "cloudpickle", "msgpack")
+    held = [f"{name} {version(name).partition('+')[0]}" for name in packages if find_spec(name)]
+    return ", ".join([f"Python {sys.version_info.major}.{sys.version_info.minor}", *held])
 
 
 class DeviceModel(Frozen):
@@ -70,6 +81,7 @@ class Status(Frozen):
     job: str = ""
     pid: int = 0
     code: str = ""
+    software: str = ""
     slots: int = 1
 
     @property

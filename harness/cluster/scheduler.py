@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import dask.config
 from distributed import Scheduler
 from distributed.security import Security
+from distributed.versions import VersionMismatchWarning
 
 FAILURES = 1
 """A job whose worker dies is tried once more, elsewhere; then it is taken to be the reason (harness/engines/dask.py)."""
@@ -42,6 +45,13 @@ def configure() -> None:
         "distributed.admin.large-graph-warning-threshold": "1 GB",
     }
     dask.config.set({name: value for name, value in usual.items() if dask.config.get(name, None, config=given) is None})
+    # Its table of versions, patch levels of Python among them: what matters is compared and said by us.
+    warnings.filterwarnings("ignore", category=VersionMismatchWarning)
+    logging.getLogger("distributed.worker").addFilter(_is_no_table_of_versions)
+
+
+def _is_no_table_of_versions(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Mismatched versions found")
 
 
 def serve(host: str, port: int, security: Security | None, dashboard: str, said: Callable[[str], None]) -> None:

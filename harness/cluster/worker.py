@@ -24,7 +24,7 @@ from distributed.utils import sync
 from distributed.utils_comm import gather_from_workers
 
 from harness import device as devices
-from harness.cluster import DeviceModel, Status, build_resource, code, fitness
+from harness.cluster import DeviceModel, Status, build_resource, code, fitness, software
 from harness.cluster.fitness import NotFit
 from harness.cluster.leases import IDLE_S, LEND_S, Lease, LeaseOver
 from harness.cluster.places import ClusterPlace
@@ -147,7 +147,8 @@ class Here:
             place=self.place.name, kind=self.place.kind, state="set aside" if self.unfit else "ready",
             reason=self.unfit, facts=self.model.facts if self.model else None,
             memory_bytes=self.model.memory_bytes if self.model else 0, doing=self.doing, job=self.job,
-            seconds=time.monotonic() - self.since, pid=os.getpid(), code=code(), slots=self.place.slots,
+            seconds=time.monotonic() - self.since, pid=os.getpid(), code=code(), software=software(),
+            slots=self.place.slots,
         ).model_dump(mode="json")  # fmt: skip
 
     def resources(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any
 from distributed import Client
 
 from harness import device
-from harness.cluster import ClusterError, DeviceModel, Status, code, security
+from harness.cluster import ClusterError, DeviceModel, Status, code, security, software
 from harness.cluster.local import Local
 from harness.cluster.loop import LoopThread
 from harness.cluster.scheduler import FAILURES, configure
@@ -60,6 +60,7 @@ class ClusterConnection:
         """Address of the worker at each place, as last seen."""
         self.others = 0
         """Number of workers of another version, or that are none of ours."""
+        self.other_software: set[str] = set()
         self.closed = threading.Event()
         self.local: Local | None = None
         self.client: Client | None = None
@@ -159,6 +160,7 @@ class ClusterConnection:
             found = list(ours.values())
             self.addresses = {status.place: address for address, status in ours.items()}
             self.others = len(metrics) - len(found)
+            self._name_other_software(found)
             for status in found:
                 if status.state == "set aside" and self.aside.get(status.place) != status.reason:
                     self.aside[status.place] = status.reason
@@ -166,6 +168,14 @@ class ClusterConnection:
                 elif status.state == "ready":
                     self.aside.pop(status.place, None)
             self.seen = sorted(found, key=lambda status: status.place)
+
+    def _name_other_software(self, found: list[Status]) -> None:
+        """Once for each kind of difference, and whose it is first."""
+        for status in found:
+            theirs, ours = set(status.software.split(", ")), set(software().split(", "))
+            if (other := ", ".join(sorted(theirs - ours))) and other not in self.other_software:
+                self.other_software.add(other)
+                self.say(f"{status.place} has {other} where this machine has {', '.join(sorted(ours - theirs))}")
 
     def models(self) -> dict[str, DeviceModel]:
         """Kinds of devices that are ready, by their resource."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("distributed")
+from distributed.versions import VersionMismatchWarning
 
 from harness import device, jobs
-from harness.cluster import ROOT, ClusterError, Status, fitness, places, security
+from harness.cluster import ROOT, ClusterError, Status, fitness, places, security, software
 from harness.cluster.homes import Homes
 from harness.cluster.local import Local
 from harness.cluster.places import ClusterPlace
@@ -125,6 +128,25 @@ def test_a_gpu_that_never_joins_does_not_stop_the_others(monkeypatch: pytest.Mon
     assert len(made._first("auto")) == 1 and "not all devices" in made.said_of_it[0] and "Xid 79" in made.said_of_it[0]
     with pytest.raises(EngineError, match="no device .* is ready .*Xid 79"):
         joining(status("builder", "ready"))._first("auto")
+
+
+def test_other_versions_are_said_in_a_line_and_never_by_dasks_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.engines._connection.software", lambda: "Python 3.11, torch 2.13.0")
+    made, same = joining(), status("device", "ready").model_copy(update={"software": "Python 3.11, torch 2.13.0"})
+    made.other_software = set()
+    other = same.model_copy(update={"place": "far gpu 0", "software": "Python 3.12, torch 2.13.0"})
+    made._name_other_software([same, other])
+    made._name_other_software([other, other.model_copy(update={"place": "far gpu 1"})])
+    assert made.said_of_it == ["far gpu 0 has Python 3.12 where this machine has Python 3.11"]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        configure()
+        warnings.warn(VersionMismatchWarning("Mismatched versions found"), stacklevel=1)
+        for said in ("Mismatched versions found\n\n+--+", "another word"):
+            record = logging.LogRecord("distributed.worker", logging.WARNING, "", 0, said, (), None)
+            assert bool(logging.getLogger("distributed.worker").filter(record)) == (said == "another word")
+    assert warned == []
+    assert software().startswith("Python 3.") and "torch 2." in software() and "+" not in software()
 
 
 def test_a_closed_cluster_is_not_opened_again_by_a_question_on_its_way():
