@@ -60,6 +60,7 @@ def patch_files(
         raise ExportError(
             f"{name} is in the form {mine} and the winner in {theirs}: only a plain C winner is called from another form"
         )
+    winner = _with_names_of_its_own(spec, winner, [own, *(headers or {}).values()])
     if mine != "plain" and device == "cuda" and path.suffix in HOST_SUFFIXES:
         beside = str(path.with_name(f"{path.stem}.astrolabe.h"))
         called = _calling(spec, own, winner, FORMS[mine], PurePosixPath(beside).name, device)
@@ -154,6 +155,17 @@ def _has_more(spec: Spec, own: str, winner: str, device: str) -> bool:
         entries = backends.entry_of(backends.for_source(winner, device), spec, device)["entries"]
         return backends.with_entries(winner, entries) == winner
     return not launcher.find_exported(own) <= launcher.find_exported(winner)
+
+
+def _with_names_of_its_own(spec: Spec, winner: str, texts: Sequence[str]) -> str:
+    """The winner with another name for each function that `texts` define, too: a namespace does not hide theirs from a call in a template
+    whose argument is of a global type (__half), so both would fit."""
+    entries = {name for dtype in spec.dtypes for name in spec.entry_names(dtype)}
+    called = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^<>(){};]*>\s*)?\(")
+    for name in set(called.findall(mask(winner))).intersection(called.findall("\n".join(map(mask, texts)))) - entries:
+        if find_definitions(winner, name) and any(find_definitions(text, name) for text in texts):
+            winner = re.sub(rf"(?<!::)(?<!\.)(?<!->)\b{name}\b", f"{name}_of_winner", winner)
+    return winner
 
 
 def _header(spec: Spec, winner: str, more: str = "") -> str:

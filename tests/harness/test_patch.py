@@ -392,6 +392,24 @@ def test_the_compilers_text_for_a_cpu_compiles_in_a_namespace_of_its_own() -> No
     assert "was compiled" in patch.compile_patched(kernel, own, after, "act.cpp", "cpu", "")
 
 
+def test_a_winners_function_is_not_taken_for_the_files_own_of_that_name(tmp_path: Path) -> None:
+    """Both fit a call in a template whose argument is of a global type."""
+    (tmp_path / "half.h").write_text("#pragma once\n#include <stdint.h>\nstruct half_t { uint16_t bits; };\n")
+    half = '#include "half.h"\n'
+    turn = "inline float to_float(half_t value) { return value.bits; }\n"
+    parameters = "const {0}* x, {0}* out, float by, int64_t rows, int64_t columns"
+    entry = f'extern "C" void twice_float32({parameters.format("float")})'
+    spec = TWICE.model_copy(update={"dtypes": ("float32",)})
+    own = f"{half}{turn}{entry} {{ out[0] = to_float(half_t{{1}}); }}\nvoid other_users() {{}}\n"
+    template = "template <typename T> float turned(T value) { return to_float(value); }\n"
+    winner = f"{half}namespace {{\n{turn}{template}}}\n{entry} {{ out[0] = turned(half_t{{1}}); }}\n"
+    after = patch.patch_files(spec, own, own, winner, "twice.cpp", "cpu")
+    for name, text in after.items():
+        (tmp_path / name).write_text(text)
+    said = subprocess.run(["g++", "-fsyntax-only", "twice.cpp"], cwd=tmp_path, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+
+
 def test_a_pull_requests_text_has_every_size_and_the_loss() -> None:
     text = markdown(RESULT, "diff --git a/k b/k\n", "k was compiled")
     assert text.count("\n| ") == 1 + len(RESULT.workloads) and "worst" in text and "```diff" in text
