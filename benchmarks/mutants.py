@@ -53,6 +53,7 @@ TESTS = {
     "harness/judge/many_calls.py": ("harness/test_module_state.py", "harness/test_evaluate.py", "cheats/test_cheats.py"),
     "harness/judge/verification.py": (
         "harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_properties.py", "harness/test_lists_and_zeros.py",
+        "harness/test_problems.py",
     ),
     "harness/judge/session.py": ("harness/test_kept_answers.py", "harness/test_evaluate.py", "harness/test_fitting.py"),
     "harness/evaluate.py": (

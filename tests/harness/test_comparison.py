@@ -98,3 +98,16 @@ def test_a_weighted_interval_is_as_wide_as_what_weighs_most() -> None:
         comparison.weigh([noisy, [1.2] * 40], [1.0, 99.0]),
     )
     assert wide.high - wide.low > 10 * (narrow.high - narrow.low)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 63.657), (10, 3.169), (11, 3.106), (20, 2.845), (40, 2.704), (100, 2.626)]
+)
+def test_few_series_have_students_quantiles(freedom: int, quantile: float):
+    assert comparison._student(freedom) == pytest.approx(quantile, abs=0.011)
+
+
+def test_the_variance_of_an_interval_is_that_of_the_logarithm_it_was_made_of():
+    deviation, quantile = 0.1, 2.5758  # of the normal distribution, both sides of 99 %
+    low, high = np.exp([-quantile * deviation, quantile * deviation])
+    assert comparison.variance(Interval(median=1.0, low=low, high=high)) == pytest.approx(deviation**2, rel=1e-3)

@@ -214,6 +214,19 @@ def test_the_coder_says_why_there_is_no_source() -> None:
     assert answer.source == "" and "vectorize" in answer.reason
 
 
+def test_of_a_module_only_the_native_source_is_rewritten() -> None:
+    plain = CoderRequest(
+        spec=KERNEL.spec, device=H200, finding=LATENCY, source=BASELINE, plan=RulesPolicy().planner(Run().request())[0]
+    )
+    module = f"import torch\n\nCUDA_SOURCE = r'''{BASELINE}'''\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
+    spec = KERNEL.spec.model_copy(update={"problem": True})
+    written = RulesPolicy().coder(plain).source
+    assert written not in ("", BASELINE)
+    answer = RulesPolicy().coder(plain.model_copy(update={"spec": spec, "source": module}))
+    assert answer.source == module.replace(BASELINE, written)
+    assert RulesPolicy().coder(plain.model_copy(update={"spec": spec, "source": "import torch\n"})).source == ""
+
+
 def timing(axes: dict[str, int], time_us: float, light_us: float) -> Timing:
     workload = next(w for w in KERNEL.spec.workloads if w.axes == axes and w.dtype == "float16")
     return Timing(
