@@ -7,6 +7,7 @@ through memory. What is written at computed places stays apart (`Scatter`) until
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import replace
 
 import sympy
@@ -42,20 +43,18 @@ Where = list[Index | Expr]
 # ------------------------------------------------------------------------------------------ reading at computed places
 
 
-def read_at(low: Lowering, a: Value, at: Where) -> Expr:
+def read_at(a: Value, at: Where) -> Expr:
     """The element of `a` at a position."""
-    known: dict[sympy.Symbol, Expr] = {}
-    position = []
+    at = [index.args[0] if isinstance(index, Expr) and index.op == "index" else index for index in at]
+    # Terms stand in the order of their names, so these follow the axes. Those around a read within a read are in its position.
+    taken = {str(symbol) for index in at if not isinstance(index, Expr) for symbol in index.free_symbols}
+    free = (name for name in map("place_{:03}".format, itertools.count()) if name not in taken)
+    symbols: dict[Expr, sympy.Symbol] = {}
     for index in at:
-        if isinstance(index, Expr) and index.op == "index":
-            index = index.args[0]
-        if isinstance(index, Expr):
-            symbol = sympy.Symbol(f"place_{id(index)}", integer=True, nonnegative=True)
-            known[symbol] = index
-            index = symbol
-        position.append(index)
-    value = a.at(position)
-    return _put_in(value, known) if known else value
+        if isinstance(index, Expr) and index not in symbols:
+            symbols[index] = sympy.Symbol(next(free), integer=True, nonnegative=True)
+    value = a.at([symbols[index] if isinstance(index, Expr) else index for index in at])
+    return _put_in(value, {symbol: index for index, symbol in symbols.items()}) if symbols else value
 
 
 def _put_in(expr: Expr, known: dict[sympy.Symbol, Expr]) -> Expr:
@@ -176,7 +175,7 @@ def _index(before, low: Lowering, a: Value, places):
     parts = [a.at([sympy.Integer(number)]) for number in range(int(a.shape[0]))] if short else []
     if 0 < len(parts) <= MOST_COMPARED or (short and all(part.op == "const" for part in parts)):
         return low.formula(lambda position: pick(wrapped(low, first.at(position), a.shape[0]), parts))
-    return low.formula(lambda position: read_at(low, a, _places(low, a, named, places, len(shape), position)))
+    return low.formula(lambda position: read_at(a, _places(low, a, named, places, len(shape), position)))
 
 
 def _masked(low: Lowering, a: Value, mask: Value) -> Value:
@@ -209,7 +208,7 @@ def _nonzero(low: Lowering, mask: Value):
 def _along(low: Lowering, a: Value, dim: int, indices: Value, rank: int):
     def element(position: Position) -> Expr:
         place = wrapped(low, indices.at(position[dim : dim + rank]), a.shape[dim])
-        return read_at(low, a, [*position[:dim], place, *position[dim + rank :]])
+        return read_at(a, [*position[:dim], place, *position[dim + rank :]])
 
     return low.formula(element)
 
@@ -219,7 +218,7 @@ def _gather(low: Lowering, a: Value, dim, indices: Value, **_):
 
     def element(position: Position) -> Expr:
         place = cast(indices.at(position), "int64_t")
-        return read_at(low, a, [place if axis == dim else p for axis, p in enumerate(position)])
+        return read_at(a, [place if axis == dim else p for axis, p in enumerate(position)])
 
     return low.formula(element)
 
@@ -295,7 +294,7 @@ def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
         each = whole  # an element each is added to
 
         def added(position: Position) -> Expr:
-            own = read_at(low, a, at(position))
+            own = read_at(a, at(position))
             return cast(binary("add", own, cast(each.at(position), own.type)), a.type)
 
         whole, accumulate = low.program.formula(shape, a.dtype, added, low.name), False

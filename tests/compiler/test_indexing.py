@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import sympy
 
 from compiler.compile import Meaning, source
+from compiler.draft.expressions import Expr, index_value, walk
 from compiler.evaluate import check
 from compiler.frontend import NoProgram
+from compiler.indexing import read_at
 from kernels.spec import Spec
 from tests.compiler.folders import check_text, folder_of, made
 
@@ -269,3 +272,14 @@ def test_places_are_divided_by_squares_of_sizes(tmp_path):
     tensors = {"z": "in n n c", "out": "out c n n"}
     spec = made([{"n": n, "c": c} for n, c in ((3, 5), (4, 8), (2, 3))], devices=("cuda",), tensors=tensors)
     check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
+
+
+def test_where_places_lie_in_memory_does_not_order_their_terms():
+    """Texts of one reference differed from process to process, so caches had none of them (DLRM's pairs of features)."""
+    rows = sympy.Symbol("rows", integer=True, nonnegative=True)
+    value = type("Value", (), {"at": staticmethod(lambda at: index_value(at[0] * rows + at[0] + at[1]))})
+    pairs = [[Expr("scalar", (name,), "int64_t") for name in ("first", "second")] for _ in range(100)]
+    firsts, seconds = (sorted(each, key=id) for each in zip(*pairs, strict=True))
+    rising, falling = (read_at(value, at) for at in ([firsts[0], seconds[-1]], [firsts[-1], seconds[0]]))
+    assert id(firsts[0]) < id(seconds[-1]) and id(firsts[-1]) > id(seconds[0])
+    assert [e.args for e in walk([rising]) if e.op == "scalar"] == [e.args for e in walk([falling]) if e.op == "scalar"]
