@@ -20,7 +20,7 @@ from harness.judge.tunables import tunables
 from harness.once import Once
 from harness.records import DeviceFacts
 from harness.store import digest
-from kernels.spec import Spec
+from kernels.spec import Frozen, Spec
 
 if TYPE_CHECKING:
     from compiler.compile import Meaning
@@ -45,25 +45,98 @@ _found: Once[tuple[str, str]] = Once()
 _meanings: Once[Meaning] = Once()
 
 
-def compile_kernel(spec: Spec, reference: str, device: DeviceFacts, exact: bool = False) -> tuple[str, str]:
-    """(source, ""), or ("", one sentence why there is none); worked out once in this process. `exact`: for a run whose candidates must
-    be the baseline in every bit, no function is approximate."""
-    return _found.get(_name(spec, reference, device, exact), lambda: _compiled(spec, reference, device, exact))
+class Compilation(Frozen):
+    """What the compiler is asked for: a kernel that computes on a device what a reference means."""
 
+    spec: Spec
+    reference: str
+    device: DeviceFacts
+    exact: bool = False
+    """For a run whose candidates must be the baseline in every bit: no function is approximate."""
 
-def compile_ahead(spec: Spec, reference: str, device: DeviceFacts, exact: bool = False) -> tuple[str, str]:
-    """`compile_kernel` from a thread, for whoever asks later.
+    def source(self) -> tuple[str, str]:
+        """(source, ""), or ("", one sentence why there is none); worked out once in this process."""
+        return _found.get(self._name(), self.work)
 
-    A process of its own does it, on another core, while torch is not imported here, since what both import takes seconds; and on a
-    GPU's host, which has cores enough.
-    """
-    apart = "torch" not in sys.modules or (device.device == "cuda" and (os.cpu_count() or 1) >= MANY_CORES)
-    work = _compiled_apart if apart else _compiled
-    return _found.get(_name(spec, reference, device, exact), lambda: work(spec, reference, device, exact))
+    def source_ahead(self) -> tuple[str, str]:
+        """`source` from a thread, for whoever asks later.
 
+        A process of its own does it, on another core, while torch is not imported here, since what both import takes seconds; and on a
+        GPU's host, which has cores enough.
+        """
+        apart = "torch" not in sys.modules or (self.device.device == "cuda" and (os.cpu_count() or 1) >= MANY_CORES)
+        return _found.get(self._name(), self._work_apart if apart else self.work)
 
-def _name(spec: Spec, reference: str, device: DeviceFacts, exact: bool) -> str:
-    return digest(spec.model_dump_json(), reference, device.device, device.architecture, str(exact))
+    def first_schedule(self) -> dict[str, Any]:
+        """The compiler's own. Raises ValueError with one sentence where the reference has none."""
+        source, why = self.source()
+        found = schedule_of(source) if source else None
+        if found is None:
+            raise ValueError(why or "the compiler gives no schedule for this kernel")
+        return found
+
+    def planned(self, steps: tuple[str, ...]) -> tuple[str, str]:
+        """(source, "") of a plan with STEP, or ("", one sentence); its settings in their order."""
+        settings = [SETTING.fullmatch(step.strip()) for step in steps if step != STEP]
+        if not settings:
+            return self.source()
+        try:
+            record = self.first_schedule()
+            for setting in settings:
+                if setting is None:
+                    raise ValueError(
+                        f"{STEP} goes with settings of its schedule alone, such as `float16.0.0.items = 4`"
+                    )
+                edit_schedule(record, setting["where"], json.loads(setting["value"]))
+            return self.scheduled(record), ""
+        except ValueError as why:
+            return "", str(why)
+
+    def scheduled(self, record: dict[str, Any] | str) -> str:
+        """The source under a schedule, a record or its JSON. Raises ValueError with one sentence: what is no schedule or not legal."""
+        from compiler.compile import Meaning
+        from compiler.frontend import NoProgram
+        from compiler.schedule import Schedule
+
+        try:
+            read = Schedule.model_validate_json(record) if isinstance(record, str) else Schedule.model_validate(record)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'the record'}: {first['msg']}") from None
+        name = digest(self.spec.model_dump_json(), self.reference, str(self.exact))
+        try:
+            meaning = _meanings.get(name, lambda: Meaning(self.spec, self.reference, self.exact))
+            return meaning.scheduled(read, self.device.architecture)
+        except NoProgram as none:
+            raise ValueError(str(none)) from None
+
+    def _name(self) -> str:
+        device = self.device
+        return digest(self.spec.model_dump_json(), self.reference, device.device, device.architecture, str(self.exact))
+
+    def _work_apart(self) -> tuple[str, str]:
+        try:
+            with _waiting.pop() if _waiting else _start() as process:
+                try:
+                    source, reason = json.loads(process.communicate(self.model_dump_json(), MOST_S)[0])
+                finally:
+                    process.kill()
+        except (OSError, subprocess.TimeoutExpired, ValueError):
+            return self.work()
+        return source, reason
+
+    def work(self) -> tuple[str, str]:
+        """`source`, worked out here and now."""
+        from compiler.compile import source  # imports torch
+        from compiler.frontend import NoProgram
+
+        try:
+            return source(self.spec, self.reference, self.device.architecture, self.device.device, self.exact), ""
+        except NoProgram as none:
+            return "", str(none)
+        except Exception as error:  # noqa: BLE001 -- a defect of the compiler must not end a run that rewrites can serve
+            warnings.warn(f"the compiler failed on this reference: {error!r}", RuntimeWarning, stacklevel=2)
+            return "", f"the compiler failed on this reference: {type(error).__name__}"
 
 
 @contextmanager
@@ -91,29 +164,15 @@ def _start() -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def _compiled_apart(spec: Spec, reference: str, device: DeviceFacts, exact: bool) -> tuple[str, str]:
-    asked = json.dumps([spec.model_dump_json(), reference, device.model_dump_json(), exact])
-    try:
-        with _waiting.pop() if _waiting else _start() as process:
-            try:
-                source, reason = json.loads(process.communicate(asked, MOST_S)[0])
-            finally:
-                process.kill()
-    except (OSError, subprocess.TimeoutExpired, ValueError):
-        return _compiled(spec, reference, device, exact)
-    return source, reason
-
-
 def answer() -> None:
-    """What `_compiled_apart` asks on standard input, answered on standard output."""
+    """What `Compilation.source_ahead` asks on standard input, answered on standard output."""
     import compiler.compile  # noqa: F401 -- before there is a question: it imports torch
 
     asked = sys.stdin.read()
     if not asked:  # whoever started this has ended
         return
-    spec, reference, device, exact = json.loads(asked)
     out, sys.stdout = sys.stdout, sys.stderr  # a reference may print
-    json.dump(_compiled(Spec.model_validate_json(spec), reference, DeviceFacts.model_validate_json(device), exact), out)
+    json.dump(Compilation.model_validate_json(asked).work(), out)
 
 
 def schedule_of(text: str) -> dict[str, Any] | None:
@@ -123,15 +182,6 @@ def schedule_of(text: str) -> dict[str, Any] | None:
 
     found = read_head(text)
     return None if found is None else with_numbers(found, {t.name: t.value for t in tunables(text)}).model_dump()
-
-
-def first_schedule(spec: Spec, reference: str, device: DeviceFacts, exact: bool = False) -> dict[str, Any]:
-    """The compiler's own. Raises ValueError with one sentence where the reference has none."""
-    source, why = compile_kernel(spec, reference, device, exact)
-    found = schedule_of(source) if source else None
-    if found is None:
-        raise ValueError(why or "the compiler gives no schedule for this kernel")
-    return found
 
 
 def edit_schedule(record: dict[str, Any], where: str, value: int | bool | None) -> None:
@@ -163,58 +213,3 @@ def edit_schedule(record: dict[str, Any], where: str, value: int | bool | None) 
         names = ", ".join(sorted(set(holder) - {"kernels", "sketch"}))
         raise ValueError(f"{where}: there is no such field; there are {names}")
     holder[name] = value
-
-
-def compile_planned(
-    spec: Spec, reference: str, device: DeviceFacts, steps: tuple[str, ...], exact: bool = False
-) -> tuple[str, str]:
-    """(source, "") of a plan with STEP, or ("", one sentence); its settings in their order."""
-    settings = [SETTING.fullmatch(step.strip()) for step in steps if step != STEP]
-    if not settings:
-        return compile_kernel(spec, reference, device, exact)
-    try:
-        record = first_schedule(spec, reference, device, exact)
-        for setting in settings:
-            if setting is None:
-                raise ValueError(f"{STEP} goes with settings of its schedule alone, such as `float16.0.0.items = 4`")
-            edit_schedule(record, setting["where"], json.loads(setting["value"]))
-        return compile_scheduled(spec, reference, device, record, exact), ""
-    except ValueError as why:
-        return "", str(why)
-
-
-def compile_scheduled(
-    spec: Spec, reference: str, device: DeviceFacts, record: dict[str, Any] | str, exact: bool = False
-) -> str:
-    """The source under a schedule, a record or its JSON. Raises ValueError with one sentence: what is no schedule or not legal."""
-    from compiler.frontend import NoProgram
-    from compiler.schedule import Schedule
-
-    try:
-        read = Schedule.model_validate_json(record) if isinstance(record, str) else Schedule.model_validate(record)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'the record'}: {first['msg']}") from None
-    try:
-        return _meaning(spec, reference, exact).scheduled(read, device.architecture)
-    except NoProgram as none:
-        raise ValueError(str(none)) from None
-
-
-def _meaning(spec: Spec, reference: str, exact: bool) -> Meaning:
-    from compiler.compile import Meaning
-
-    return _meanings.get(digest(spec.model_dump_json(), reference, str(exact)), lambda: Meaning(spec, reference, exact))
-
-
-def _compiled(spec: Spec, reference: str, device: DeviceFacts, exact: bool) -> tuple[str, str]:
-    from compiler.compile import source  # imports torch
-    from compiler.frontend import NoProgram
-
-    try:
-        return source(spec, reference, device.architecture, device.device, exact), ""
-    except NoProgram as none:
-        return "", str(none)
-    except Exception as error:  # noqa: BLE001 -- a defect of the compiler must not end a run that rewrites can serve
-        warnings.warn(f"the compiler failed on this reference: {error!r}", RuntimeWarning, stacklevel=2)
-        return "", f"the compiler failed on this reference: {type(error).__name__}"

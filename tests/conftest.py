@@ -125,8 +125,8 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 def short_run(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole run too, whose topic is not its comparisons: `tests.machine.hurry` for this process."""
     monkeypatch.setattr("nodes.contest.MOST", 0)
-    for name in ("nodes.compiling.compile_kernel", "nodes.agents.drafter.compile_ahead"):
-        monkeypatch.setattr(name, tests.machine.compile_nothing)
+    for name in ("source", "source_ahead"):
+        monkeypatch.setattr(f"nodes.compiling.Compilation.{name}", tests.machine.compile_nothing)
 
 
 @pytest.hookimpl(wrapper=True)

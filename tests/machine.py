@@ -50,11 +50,11 @@ def short() -> Protocol:
 def hurry() -> None:
     """For a program of its own that goes through a whole run: short comparisons, and none again of what they leave unclear; nothing
     is compiled from the reference, which takes longer than the rest of such a run."""
-    from nodes import compiling, contest
-    from nodes.agents import drafter
+    from nodes import contest
+    from nodes.compiling import Compilation
 
     PROTOCOLS["cpu"], contest.MOST = short(), 0
-    compiling.compile_kernel = drafter.compile_ahead = compile_nothing
+    Compilation.source = Compilation.source_ahead = compile_nothing
 
 
 def compile_nothing(*_: object) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from langgraph.runtime import Runtime
 
 from harness.evaluate import begin_building
 from harness.store import digest
-from nodes.compiling import compile_ahead
+from nodes.compiling import Compilation
 from nodes.context import Context
 from nodes.drafting import draft as draft_by_rules
 from nodes.drafts import failure
@@ -105,7 +105,10 @@ def compiling_ahead(state: State, context: Context, tests: TesterAnswer) -> Iter
 
     def compile() -> str:
         spec = context.visible_spec({**state, "tests": tests})
-        return compile_ahead(spec, context.reference(), context.evaluator.facts, settings.exact)[0]
+        asked = Compilation(
+            spec=spec, reference=context.reference(), device=context.evaluator.facts, exact=settings.exact
+        )
+        return asked.source_ahead()[0]
 
     wanted = not subject_of(settings).drafted and settings.stop.rounds and context.reference()
     if not wanted or {context.policies[one].name for one in BY_RULES} != {"rules"}:

@@ -183,7 +183,7 @@ def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
     tried = [*(a.plan for a in request.attempts), *(o.plan for o in request.objections)]
     if not request.reference or any(compiling.STEP in plan.steps for plan in tried):
         return
-    if compiling.compile_kernel(request.spec, request.reference, request.device, request.exact)[0]:
+    if _compilation(request).source()[0]:
         why = "written anew from what reference.py computes, its numbers left to the search"
         yield Plan(
             id=digest(compiling.STEP, request.reference)[:12], title=compiling.STEP, steps=(compiling.STEP,), rationale=why,
@@ -191,12 +191,14 @@ def _compile_plans(request: PlannerRequest) -> Iterator[Plan]:
         )  # fmt: skip
 
 
+def _compilation(asked: PlannerRequest | CoderRequest) -> compiling.Compilation:
+    return compiling.Compilation(spec=asked.spec, reference=asked.reference, device=asked.device, exact=asked.exact)
+
+
 def _compiled(request: CoderRequest) -> CoderAnswer:
     if request.repair:
         return CoderAnswer(reason="the compiler has one text for a reference, and it failed")
-    source, reason = compiling.compile_planned(
-        request.spec, request.reference, request.device, request.plan.steps, request.exact
-    )
+    source, reason = _compilation(request).planned(request.plan.steps)
     return CoderAnswer(source=source, reason=reason or request.plan.title)
 
 

@@ -101,8 +101,12 @@ class Workbench:
 
     def has_compiler(self) -> bool:
         """Whether Astrolabe's compiler writes a source for this operation; worked out once in a process, in some seconds."""
+        return bool(self.reference and self._compilation.source()[0])
+
+    @property
+    def _compilation(self) -> compiling.Compilation:
         facts = self.evaluator.facts
-        return bool(self.reference and compiling.compile_kernel(self.spec, self.reference, facts, self.exact)[0])
+        return compiling.Compilation(spec=self.spec, reference=self.reference, device=facts, exact=self.exact)
 
     # --- names ---------------------------------------------------------------------------------------------------
 
@@ -470,7 +474,7 @@ class Workbench:
         if name.strip():
             raise ToolRefused("Astrolabe's compiler did not write that source: it has no record at its head")
         try:
-            return compiling.first_schedule(self.spec, self.reference, self.evaluator.facts, self.exact)
+            return self._compilation.first_schedule()
         except ValueError as why:
             raise ToolRefused(str(why)) from None
 
@@ -485,7 +489,7 @@ class Workbench:
                     compiling.edit_schedule(record, edit.where, edit.value)
             elif not self.reference:
                 raise ValueError("this operation has no reference.py that Astrolabe's compiler could start from")
-            text = compiling.compile_scheduled(self.spec, self.reference, self.evaluator.facts, record, self.exact)
+            text = self._compilation.scheduled(record)
         except ValueError as illegal:
             raise ToolRefused(str(illegal)) from None
         return self._made([(text, asked.note)], asked.then)

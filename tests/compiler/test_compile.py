@@ -19,7 +19,7 @@ from harness.judge.variants import _spills
 from harness.records import DeviceFacts
 from kernels import catalog
 from nodes import compiling
-from nodes.compiling import STEP, compile_ahead, compile_kernel
+from nodes.compiling import STEP, Compilation
 from nodes.policies.rules import RulesPolicy
 from nodes.roles import CoderRequest, Finding, PlannerRequest
 
@@ -117,9 +117,8 @@ def test_a_defect_of_the_compiler_ends_no_run(silu, monkeypatch):
     kernel, reference = silu
     monkeypatch.setattr("compiler.compile.lower_program", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="the compiler failed"):
-        assert compile_kernel(kernel.spec, reference + "# once", H100) == (
-            "", "the compiler failed on this reference: ZeroDivisionError"
-        )  # fmt: skip
+        found = Compilation(spec=kernel.spec, reference=reference + "# once", device=H100).source()
+    assert found == ("", "the compiler failed on this reference: ZeroDivisionError")
 
 
 def test_the_rules_propose_it_first_and_once(silu):
@@ -173,9 +172,10 @@ def test_another_process_compiles_ahead_what_this_one_would(silu, monkeypatch: p
         waiting = compiling.waiting_process()
         waiting.__enter__()
     assert len(started) == 1
-    found = compile_ahead(renamed, reference, H100)
+    asked = Compilation(spec=renamed, reference=reference, device=H100)
+    found = asked.source_ahead()
     assert found == (source(renamed, reference, "sm_90"), "") and ended == started, "the one that waited"
-    assert compile_kernel(renamed, reference, H100) == found and len(started) == 1, "and nobody compiles it again"
+    assert asked.source() == found and len(started) == 1, "and nobody compiles it again"
     waiting.__exit__(None, None, None)
 
 

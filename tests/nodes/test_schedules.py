@@ -110,12 +110,12 @@ def test_a_source_that_the_compiler_did_not_write_has_no_schedule(bench: Workben
 
 
 def test_a_plan_may_set_fields_of_the_schedule(bench: Workbench) -> None:
-    about = (bench.spec, bench.reference, bench.evaluator.facts)
-    text, why = compiling.compile_planned(*about, (compiling.STEP, "numbers.PARALLEL_FROM = 2048"))
+    asked = compiling.Compilation(spec=bench.spec, reference=bench.reference, device=bench.evaluator.facts)
+    text, why = asked.planned((compiling.STEP, "numbers.PARALLEL_FROM = 2048"))
     assert not why and "#define PARALLEL_FROM 2048\n" in text
-    text, why = compiling.compile_planned(*about, (compiling.STEP, "float32.0.vector = 3"))
+    text, why = asked.planned((compiling.STEP, "float32.0.vector = 3"))
     assert not text and why.startswith("float32.0.vector must be one of")
-    assert "goes with settings" in compiling.compile_planned(*about, (compiling.STEP, "use more threads"))[1]
+    assert "goes with settings" in asked.planned((compiling.STEP, "use more threads"))[1]
 
 
 @pytest.mark.parametrize(
