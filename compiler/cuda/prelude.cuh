@@ -434,8 +434,8 @@ constexpr int kAlone = 128;
 // of one that reduces a pack alone. `bytes`: what it loads of a row; `step`: what it waits for a row; `narrowest`: lanes of a tile. In
 // hundredths of a microsecond, as fitted to timings on an H200: the rows that a thread waits for, one wave of blocks after another; what
 // the busiest multiprocessor loads, of which the device's memory hides some; the memory alone. Tiles of four packs make short pieces of
-// memory, clusters begin later, and the barriers of each wave take 0.6 us that threads alone do without. `wanted_lanes`, `wanted_split`:
-// what a search has chosen instead, 0 for nothing.
+// memory, clusters of two begin 1 us later, of four 1.9 us, and the barriers of each wave take 0.6 us that threads alone do without.
+// `wanted_lanes`, `wanted_split`: what a search has chosen instead, 0 for nothing.
 inline ColumnPlan plan_columns(
     int64_t packs, int64_t rows, int threads, int registers, int alone_registers, int bytes, int step, bool clusters, int narrowest,
     int wanted_lanes, int wanted_split) {
@@ -460,7 +460,7 @@ inline ColumnPlan plan_columns(
             const int64_t loading = (blocks + device.count - 1) / device.count * steps * width * loaded / 440;
             const int64_t slower = waiting > loading ? waiting : loading;
             const int64_t busy = (slower > memory ? slower : memory) + slower / 4;
-            const int64_t cost = (lanes == 4 ? busy * 3 / 2 : busy) + (split > 1 ? 40 + 20 * split : 0);
+            const int64_t cost = (lanes == 4 ? busy * 3 / 2 : busy) + (split > 1 ? 10 + 45 * split : 0);
             if (cost < least + (alone ? barriers : 0)) {
                 least = cost;
                 barriers = 60 * waves;
