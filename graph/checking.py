@@ -216,6 +216,13 @@ def _baseline(
                     yield CheckLine("skipped", path.name, "it was compiled and not linked: torch has no CUDA here")
                     return
                 said = first_error(build.log)
+                if "the compiler was killed: it took longer" in build.log:
+                    yield CheckLine(
+                        "skipped",
+                        path.name,
+                        f"whether it compiles was not found out: {said.removeprefix('error: ')}; other work slows it down",
+                    )
+                    return
                 if missing := re.search(r"/torch/include/.*fatal error: (\S+): No such file", said):
                     said = f"torch's own headers need {missing[1]}, which is not here (torch with CUDA, and a whole CUDA toolkit, have it)"
                     yield CheckLine("skipped", path.name, f"it was not compiled: {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -11,13 +12,14 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from harness.capture.extents import axis_name
 from harness.capture.source import CaptureError, write_standalone
 from harness.capture.standins import BuildIsMissing
 from harness.capture.watch import CallWatcher, KernelCall
@@ -62,6 +64,8 @@ class SeenCall:
     """Tensors that the steps of what is expected read."""
     lists: dict[str, Any] = field(default_factory=dict)
     """Argument that is a list of tensors, or of such lists -> their names in the same form, by which `tensors` has them."""
+    left_away: frozenset[str] = frozenset()
+    """Parameters of the function of what is right that are what it says of them."""
 
     def form(self) -> Any:
         """What has to be alike in all calls of one kernel."""
@@ -311,14 +315,15 @@ def _as_returned(call: KernelCall, place: str | int, expected: torch.Tensor) -> 
     return expected.to(own.dtype).reshape(own.shape)
 
 
-def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, list[str]]:
-    """Call `module:function` (what is right) with the arguments that `file.py:name` makes. Raises CaptureError."""
+def watch_function(target: str, arguments: str, written: Sequence[str] = ()) -> tuple[list[SeenCall], str, list[str]]:
+    """Call `module:function` (what is right) with the arguments that `file.py:name` makes. `written`: parameters in
+    which the kernel may leave what is not handed back otherwise. Raises CaptureError."""
     import torch
 
     if not arguments:
         raise CaptureError("say by --args FILE.py:FUNCTION what it is called with")
     function, make = _named(target), _named(arguments)
-    read, handed = set[str](), list[str]()
+    read, handed, more = set[str](), list[str](), list[str]()
     made = make()
     made = [made] if isinstance(made, tuple | dict) else list(made)
     calls: list[SeenCall] = []
@@ -336,6 +341,7 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
             raise CaptureError(
                 f"{arguments} makes arguments that {target} does not take ({error}): make a list of calls, of each a tuple, or a dictionary by the parameters' names"
             ) from None
+        said = set(bound.arguments)
         if not is_torchs:
             bound.apply_defaults()
         tensors: dict[str, torch.Tensor] = {}
@@ -356,23 +362,35 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
         ]
         outputs = [value for value in outputs if all(value is not tensors[name] for name in changed)]
         names = ["out" if len(outputs) == 1 else f"out_{at}" for at in range(len(outputs))]
+        in_place = [name for wanted in written for name in tensors if axis_name(name) == wanted]
+        if (
+            not changed
+            and 0 < len(in_place) == len(outputs) == len(written)
+            and all(
+                (before[name].shape, before[name].dtype) == (one.shape, one.dtype)
+                for name, one in zip(in_place, outputs, strict=True)
+            )
+        ):
+            names = in_place
+            more = [
+                f"what {function.__name__} returns is taken for what the kernel writes in place: {', '.join(names)}"
+            ]
         after = {name: tensors[name] for name in changed}
-        written = [
-            *changed,
-            *(name for name in names if name in tensors),
-        ]  # it may return what the kernel writes in place
-        read |= {
-            name
-            for name in before
-            if name not in read
-            and any(_reads(function, bound, lists, before, name, fill, after, outputs) for fill in ("nan", "inf", "0"))
-        }
+        both = [*changed, *(name for name in names if name in tensors)]  # it may return what the kernel writes in place
+        again = functools.partial(_call_again, function, bound, lists, changed)
+        read |= _find_read(again, before, [*after.values(), *outputs], before.keys() - read)
+        if not calls:  # where all examples are of one kind, such as gradients that overflow, zeros may be of the other
+            for name in before.keys() - read:
+                others = {key: value if key == name else torch.zeros_like(value) for key, value in before.items()}
+                made = again(others)
+                if made is not None and not any(bool(one.isnan().any()) for one in made):
+                    read |= _find_read(again, others, made, {name})
         handed = handed or changed
         numbers = {name: value for name, value in bound.arguments.items() if name not in tensors and name not in lists}
         calls.append(
             SeenCall(
-                {**before, **dict(zip(names, outputs, strict=True)), **before}, numbers, [*changed, *names], written, {},
-                strides={name: value.stride() for name, value in tensors.items()}, lists=lists,
+                {**before, **dict(zip(names, outputs, strict=True)), **before}, numbers, [*changed, *names], both, {},
+                strides={name: value.stride() for name, value in tensors.items()}, lists=lists, left_away=frozenset(bound.arguments.keys() - said),
                 expected={name: tensors[name].detach().clone() for name in changed} | dict(zip(names, outputs, strict=True)),
             )
         )  # fmt: skip
@@ -392,7 +410,7 @@ def watch_function(target: str, arguments: str) -> tuple[list[SeenCall], str, li
     lines = [f"    {name} = {name}.clone()" for name in first.both]
     lines += [f"    {name} = {str(held).replace(chr(39), '')}" for name, held in first.lists.items()]
     lines.append(f"    {', '.join(returns) + ' = ' if returns else ''}{called}({passed})")
-    return calls, text + "\n\n" + "\n".join(lines), []
+    return calls, text + "\n\n" + "\n".join(lines), more
 
 
 def _signature_of(function: Callable[..., Any], target: str, made: list[Any]) -> inspect.Signature:
@@ -407,34 +425,53 @@ def _signature_of(function: Callable[..., Any], target: str, made: list[Any]) ->
         return inspect.Signature([inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in made[0]])
 
 
-def _reads(
-    function: Callable[..., Any], bound: inspect.BoundArguments, lists: dict[str, Any], before: dict[str, torch.Tensor],
-    name: str, fill: str, after: dict[str, torch.Tensor], returned: list[torch.Tensor],
-) -> bool:  # fmt: skip
-    """Whether what the function makes is other, or what it writes, where `name` held `fill` before (integers: all bits turned, or 0)."""
+def _find_read(
+    again: Callable[[dict[str, torch.Tensor]], list[torch.Tensor] | None], before: dict[str, torch.Tensor],
+    made: list[torch.Tensor], names: Iterable[str],
+) -> set[str]:  # fmt: skip
+    """Of the names those on which what is made depends: it is other where they held NaN, infinities (integers: all bits turned) or zeros before."""
     import torch
 
-    fresh = {key: value.clone() for key, value in before.items()}
-    if fresh[name].is_floating_point() or fresh[name].is_complex():
-        fresh[name] = torch.full_like(before[name], float(fill))
-    else:
-        fresh[name] = ~before[name] if fill != "0" else torch.zeros_like(before[name])
+    found = set()
+    for name in names:
+        value = before[name]
+        inexact = value.is_floating_point() or value.is_complex()
+        fills = [torch.full_like(value, fill) for fill in (torch.nan, torch.inf)] if inexact else [~value]
+        for fill in (*fills, torch.zeros_like(value)):
+            other = again({**before, name: fill})
+            # Who cannot bear other values reads them.
+            if other is None or not all(
+                torch.equal(_comparable(one), _comparable(two)) for one, two in zip(made, other, strict=True)
+            ):
+                found.add(name)
+                break
+    return found
 
-    def again(key: str, value: Any, named: Any) -> Any:
+
+def _call_again(
+    function: Callable[..., Any], bound: inspect.BoundArguments, lists: dict[str, Any], changed: list[str], given: dict[str, torch.Tensor],
+) -> list[torch.Tensor] | None:  # fmt: skip
+    """What the function makes of copies of other tensors: those that it changes, then those that it returns. None where it raises."""
+    import torch
+
+    fresh = {key: value.clone() for key, value in given.items()}
+
+    def put(value: Any, named: Any) -> Any:
         if isinstance(named, list):
-            return type(value)(again(key, one, inner) for one, inner in zip(value, named, strict=True))
+            return type(value)(put(one, inner) for one, inner in zip(value, named, strict=True))
         return fresh.get(named, value)
 
     call = copy.copy(bound)
-    call.arguments = {key: again(key, value, lists.get(key, key)) for key, value in bound.arguments.items()}
+    call.arguments = {key: put(value, lists.get(key, key)) for key, value in bound.arguments.items()}
     try:
         made = function(*call.args, **call.kwargs)
-    except Exception:  # noqa: BLE001, whoever cannot bear other values reads them
-        return True
+    except Exception:  # noqa: BLE001, it may raise anything
+        return None
     outputs = [one for one in (made if isinstance(made, tuple | list) else [made]) if isinstance(one, torch.Tensor)]
-    outputs = [one for one in outputs if all(one is not fresh[key] for key in after)]
-    pairs = [*((after[key], fresh[key]) for key in after), *zip(returned, outputs, strict=True)]
-    return not all(torch.equal(_comparable(one), _comparable(other)) for one, other in pairs)
+    return [
+        *(fresh[key] for key in changed),
+        *(one for one in outputs if all(one is not fresh[key] for key in changed)),
+    ]
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:

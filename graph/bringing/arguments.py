@@ -15,12 +15,15 @@ from harness.capture import distribution_of
 from harness.capture.extents import axis_name
 from harness.capture.signature import CParameter
 from harness.capture.written import Number
+from harness.farside.distributions import wide_enough
 from kernels.spec import DTYPE_BYTES
 
 if TYPE_CHECKING:
     import torch
 
 
+NUMBER = r"\b(double|float|Scalar|half|bool|char|(\w*_)?b?float16\w*|\w*half|acc\w*_t|scalar_t|opmath_t)\b"
+"""C++ of a number that is not whole."""
 TELLING = 128
 """Elements of a tensor that show how it is distributed, at least."""
 
@@ -53,7 +56,11 @@ class SpecArguments(Calls):
             else:
                 assert parameter is not None
                 lines.append(self._unseen(name, parameter))
-        left = [name for name in (*self.first.tensors, *self.first.numbers) if name and name not in names]
+        left = [
+            name
+            for name in (*self.first.tensors, *self.first.numbers)
+            if name and name not in {*names, *self.first.left_away}
+        ]
         for name in left:
             value = self.first.numbers.get(name)
             if name in self.first.tensors or (value is not None and type(value) in (int, float)):
@@ -99,7 +106,9 @@ class SpecArguments(Calls):
             parts.append(f"strides={strides!r}")
         if role in ("input", "inout"):
             values = self._values(name, tensors)
-            if values:
+            if tensors[0].is_floating_point() and any(bool(one.isposinf().any()) for one in map(wide_enough, tensors)):
+                parts.append(f"values={(values or 'ordinary', 'infinities')!r}")  # -inf alone: a mask
+            elif values:
                 parts.append(f"values=({values!r},)")
         parameter = next((one for held, one in self.order if held == seen), None)
         if listed := self.list_of(seen):
@@ -134,18 +143,29 @@ class SpecArguments(Calls):
         return tuple(found)
 
     def _values(self, name: str, tensors: list[torch.Tensor]) -> str:
-        found = [distribution_of(tensor) for tensor in tensors]
         if tensors[0].is_floating_point():
+            finite = [~wide_enough(one).isinf() for one in tensors]
+            found = [
+                distribution_of(one if bool(which.all()) else one[which])
+                for one, which in zip(tensors, finite, strict=True)
+            ]
             if all(one == "ordinary" for one in found):
                 return ""
             told = [one for one, tensor in zip(found, tensors, strict=True) if tensor.numel() >= TELLING]
             usable = [one for one in told or found if one not in ("stored", "given", "among")]
             if len(usable) < len(told):
+                wide = [wide_enough(one) for one in tensors]
+                low, high = min(float(one.min()) for one in wide), max(float(one.max()) for one in wide)
+                if not usable and low < high and low * high > 0 and math.isfinite(high - low):  # such as decays
+                    self.doubts.append(
+                        f"how {name} is distributed was not found out: it is drawn evenly from {low:.6g} to {high:.6g}"
+                    )
+                    return f"range:{low:.6g}:{high:.6g}"
                 self.doubts.append(
                     f"how {name} is distributed was not found out: it is drawn as normal numbers (values, or a function of inputs.py)"
                 )
             if usable and len({one.partition(":")[0] for one in usable}) == 1:
-                return usable[0]
+                return "" if usable[0] == "ordinary" else usable[0]
             return ""
         if tensors[0].dtype.is_complex or str(tensors[0].dtype) == "torch.bool":
             return "integers:0:2"
@@ -163,8 +183,12 @@ class SpecArguments(Calls):
         axes = self.extents.axes
         if rising and (axis := next((axis for axis, sizes in axes.items() if sizes == ends), None)):
             return f"offsets:{axis}"
+        # Such as periods, of which each call has the same: they have nothing to do with an axis that changes.
+        still = len(set(tops)) == 1 and low > 0
         fitting = [
-            axis for axis, sizes in axes.items() if all(top < size for top, size in zip(tops, sizes, strict=True))
+            axis
+            for axis, sizes in axes.items()
+            if all(top < size for top, size in zip(tops, sizes, strict=True)) and not (still and len(set(sizes)) > 1)
         ]
         fitting.sort(key=lambda axis: max(size - top for top, size in zip(tops, axes[axis], strict=True)))
         distinct = all(len(one.unique()) == len(one) for one in flat) and max(map(len, flat)) > 1
@@ -209,13 +233,18 @@ class SpecArguments(Calls):
             return f"Scalar(name={name!r}, ctype={kind!r}, value={first if type(first) is float else int(first)})"
         if first is None:
             self.doubts.append(
-                f"{name} is None in the calls: what the function then gets was not found out; bind a call without it (build.binding)"
+                f"{name} is None in the calls: what the function then gets was not found out: {self._how_to_give_more()}"
             )
         else:
             self.doubts.append(
-                f"{name} is {' '.join(repr(first).split())[:100]}, which a spec cannot hold: bind a call with it (build.binding)"
+                f"{name} is {' '.join(repr(first).split())[:100]}, which a spec cannot hold: {self._how_to_give_more()}"
             )
         return ""
+
+    def _how_to_give_more(self) -> str:
+        if self.taken is not None:
+            return "bind a call (build.binding)"
+        return f"name by --symbol a function of yours that calls {self.symbol} with it, in a file that imports it"
 
     def _written(self, values: list[Any], parameter: CParameter) -> str:
         """C++ of what no spec holds: a dtype, a text, a list of numbers, one of an enumeration, nothing. "" where it is another, or plain C."""
@@ -224,9 +253,7 @@ class SpecArguments(Calls):
         first, form = values[0], form_of(self.text)
         first = first.value if isinstance(first, enum.Enum) else first
         named = re.sub(r"\bconst\b|&", "", parameter.type).strip()
-        known = (
-            parameter.is_whole or parameter.is_tensor or re.search(r"\b(double|float|Scalar|half|bool|char)\b", named)
-        )
+        known = parameter.is_whole or parameter.is_tensor or re.search(NUMBER, named)
         if (
             type(first) is int
             and not known
@@ -285,6 +312,19 @@ class SpecArguments(Calls):
             self.extent_of[name] = text
             self.doubts.append(f"{name} ({parameter.type}) is not given by the calls: it is {text} (build.binding)")
             return ""
+        kind = re.sub(r"\bconst\b|&", "", parameter.type).strip()
+        types = self.taken.template if self.taken is not None else ()
+        is_struct = re.fullmatch(r"[A-Za-z_][\w:]*", kind) and not re.search(NUMBER, kind) and kind not in types
+        if (
+            is_struct
+            and not (parameter.is_tensor or parameter.is_whole or self.source.suffix == ".c")
+            and (form != "plain" or self.is_bound())
+        ):
+            self.extent_of[name] = text = parameter.default or f"{kind}{{}}"
+            self.doubts.append(
+                f"{name} ({parameter.type}) is not given by the calls: it is {text}; write what the engine gives (build.binding)"
+            )
+            return ""
         if parameter.is_tensor:
             if parameter.is_optional:
                 self.doubts.append(f"{name} is optional, and the calls do not give it: it is left out")
@@ -310,7 +350,7 @@ class SpecArguments(Calls):
         default = re.fullmatch(r"(-?\d+(\.\d*)?(e-?\d+)?)f?|true|false", parameter.default)
         value = {"true": 1, "false": 0}.get(parameter.default, default[1] if default and default[1] else 0)
         self.unseen.append(name)
-        kind = "int64_t" if parameter.is_whole else "double" if "double" in parameter.type else "float"
+        number = "int64_t" if parameter.is_whole else "double" if "double" in parameter.type else "float"
         small = {
             token.value
             for line in self.first.lines
@@ -325,7 +365,7 @@ class SpecArguments(Calls):
             self.doubts.append(
                 f"what {name} ({parameter.type}) is was not found out: it is the number {value} in the spec; it may be a size, Size(name=...)"
             )
-        return f"Scalar(name={name!r}, ctype={kind!r}, value={value})"
+        return f"Scalar(name={name!r}, ctype={number!r}, value={value})"
 
     def _extent(self, name: str) -> str:
         """What a whole number of that name is, by the way engines call extents; "" where its name says nothing."""

@@ -16,7 +16,7 @@ from graph.bringing.trial import ROUNDS, find_fixed_axes, find_wrong_calls, roun
 from graph.watched_calls import watch_function, watch_test
 from harness.backends import is_python, python_module
 from harness.capture.extents import axis_name
-from harness.capture.signature import find_headers, read_function
+from harness.capture.signature import CFunction, binds_itself, find_headers, list_exports, read_function
 from harness.capture.source import CaptureError
 from harness.store import write_folder
 from kernels.catalog import KernelError
@@ -45,13 +45,16 @@ def bring(
     try:
         beside = () if is_python(text) else find_headers(source, include, sources).files.values()
         headers = [one.read_text(errors="replace") for one in beside]
+        exports = {} if is_python(text) else list_exports(text)
+        if symbol in exports:
+            function, symbol = function or symbol, exports[symbol]
         taken = None if is_python(text) else read_function(text, symbol, headers)
         if "::test" in target or re.search(r"\.py(::|$)", target):
             calls, reference, more = watch_test(
                 target, function or bare_name(symbol), source if taken is None else None, is_named=bool(function)
             )
         else:
-            calls, reference, more = watch_function(target, arguments)
+            calls, reference, more = watch_function(target, arguments, _find_written(taken))
     except CaptureError as error:
         raise KernelError(f"{source if 'function' in str(error) else target}: {error}") from None
     yield from more
@@ -67,8 +70,7 @@ def bring(
     if taken is not None and taken.is_overloaded:
         given = [value for value in kept[0].numbers.values() if value is not None]
         taken = read_function(text, symbol, headers, len(kept[0].tensors) + len(given))
-    binds_itself = re.search(r"TVM_FFI_DLL_EXPORT|PYBIND11_MODULE|TORCH_LIBRARY", text)
-    if taken is not None and taken.namespace and not binds_itself and not taken.has_c_linkage:
+    if taken is not None and taken.namespace and not binds_itself(text) and not taken.has_c_linkage:
         outer = taken.namespace.split("::")
         if symbol.split("::")[0] not in outer:
             symbol = f"{taken.namespace}::{symbol}"
@@ -98,6 +100,17 @@ def bring(
             shutil.copytree(last.to, made, dirs_exist_ok=True, symlinks=True)
 
 
+def _find_written(taken: CFunction | None) -> list[str]:
+    """Parameters in which the function may leave something, where it returns nothing; else those that it returns, where it returns nothing else."""
+    if taken is None:
+        return []
+    tensors = {one.name: one for one in taken.parameters if one.is_tensor and not one.is_stream}
+    if taken.returns == "void":
+        return [axis_name(name) for name, one in tensors.items() if not one.is_read_only]
+    returned = [one.name for one in taken.made]
+    return [axis_name(name) for name in returned] if tensors.keys() >= {*returned} else []
+
+
 FEW = 8
 """One call in so many is too few to stand for the others."""
 MOST_ATTEMPTS = 4
@@ -119,7 +132,9 @@ class Folder(Binding, Reference):
         axes = self.extents.axes or {"one": (1,) * len(self.calls)}
         self.axes = axes
         name = axis_name(bare_name(self.symbol))
-        entry = bare_name(self.symbol) if self.taken is None else name if self.binding else self.taken.name
+        exported = {function: name for name, function in list_exports(self.text).items()}
+        own = bare_name(self.symbol) if self.taken is None else exported.get(self.taken.name, self.taken.name)
+        entry = name if self.taken is not None and self.binding else own
         lines = [
             "from kernels.spec import Scalar, Size, Spec, Tensor, Workload", "", "SPEC = Spec(", f"    name={name!r},",
             f"    summary={f'{self.symbol} of {self.source.name}'!r},", *([f"    entry={entry!r},"] if entry != name else []),

@@ -1,6 +1,6 @@
 """C++ or CUDA over torch's stable ABI (torch::stable::Tensor), vLLM's `libtorch_stable`.
 
-The source registers an operator by STABLE_TORCH_LIBRARY, or defines a function named as the entry, or the one that the spec's `build.binding`
+The source registers an operator by STABLE_TORCH_LIBRARY (its schema too), or defines a function named as the entry, or the one that the spec's `build.binding`
 names, for which a registration is added here; its parameters' names and types are read from its text. Called as a torch extension's operator is.
 """
 
@@ -102,7 +102,7 @@ def with_registration(text: str, entry: str, binding: str, key: str) -> str:
         asked = f"{entry}_call"
     if isinstance(asked, dict):
         raise ValueError(FUNCTION_BY_DTYPE)
-    if not asked and re.search(r"^[ \t]*STABLE_TORCH_LIBRARY", text, re.MULTILINE):
+    if not asked and re.search(r"^[ \t]*STABLE_TORCH_LIBRARY(_FRAGMENT)?\b", text, re.MULTILINE):
         return text
     function = asked or entry
     return (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import shutil
 import subprocess
 import types
 from collections.abc import Callable
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 GPU = "cuda"
 BUILDERS = frozenset(("ninja", "nvcc", "cmake", "make", "hipcc"))
 """Programs that an engine's own loader starts; while a test is watched they build nothing."""
+MAKERS = (
+    "arange", "as_tensor", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "normal", "ones", "ones_like",
+    "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
+)  # fmt: skip
+"""Functions of torch's that make tensors on a device, and refuse any that they do not know before a mode sees them."""
 
 
 def pretend_device(torch: Any) -> list[tuple[Any, str, Any]]:
@@ -83,8 +90,23 @@ def pretend_device(torch: Any) -> list[tuple[Any, str, Any]]:
     ]  # fmt: skip
 
 
+def take_any_device(torch: Any) -> list[tuple[Any, str, Any]]:
+    """(module, name, what it is): whoever makes a tensor on a device that a module which failed would have named makes it on the GPU."""
+
+    def made_by(own: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(own)
+        def make(*given: Any, **named: Any) -> Any:
+            if isinstance(named.get("device"), StandInResult | StandInFunction):
+                named["device"] = GPU
+            return own(*given, **named)
+
+        return make
+
+    return [(torch, name, made_by(getattr(torch, name))) for name in MAKERS]
+
+
 def without_builders(watcher: CallWatcher) -> list[tuple[Any, str, Any]]:
-    """(module, name, what it is): programs that build are not started, and say that all is well; what torch would build is a stand-in."""
+    """(module, name, what it is): programs that build or look for a GPU are not started, and say that all is well; what torch would build is a stand-in."""
     from torch.utils import cpp_extension
 
     def load(name: str, *_given: Any, **_named: Any) -> StandIn:
@@ -95,7 +117,8 @@ def without_builders(watcher: CallWatcher) -> list[tuple[Any, str, Any]]:
 
     def is_builder(command: Any) -> bool:
         words = command.split() if isinstance(command, str) else [str(one) for one in command or ("",)]
-        return bool(words) and Path(words[0]).name in BUILDERS
+        name = Path(words[0]).name if words else ""
+        return name in BUILDERS or (name == "nvidia-smi" and shutil.which(name) is None)
 
     def guard(name: str, answer: Callable[[Any], Any]) -> None:
         own = getattr(subprocess, name)

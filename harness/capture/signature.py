@@ -143,6 +143,24 @@ def read_function(text: str, symbol: str, headers: Iterable[str] = (), count: in
     )
 
 
+_BINDS = re.compile(r"\b(TVM_FFI_DLL_EXPORT_TYPED_FUNC|PYBIND11_MODULE|(STABLE_)?TORCH_LIBRARY(_FRAGMENT)?)\b")
+_EXPORT = re.compile(
+    r"TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*(\w+)\s*,\s*\(?\s*([\w:]+)"
+    r'|\b(?:def|impl)\(\s*"(?:\w+::)?(\w+)"\s*,\s*(?:[A-Z]\w*\(\s*)?&?\s*([\w:]+)'
+)
+
+
+def binds_itself(text: str) -> bool:
+    """Whether a file of C++ hands functions to Python. Kernels of operators whose schemas stand in another file do not."""
+    return bool(_BINDS.search(text))
+
+
+def list_exports(text: str) -> dict[str, str]:
+    """By the names that a file hands functions to Python by, what C++ calls them, without namespaces."""
+    found = [one.groups() for one in _EXPORT.finditer(_COMMENTS.sub("", text))] if binds_itself(text) else []
+    return {a or c: (b or d).rpartition("::")[2] for a, b, c, d in found}
+
+
 def _made(body: str) -> tuple[MadeTensor, ...]:
     """What the last `return` of a body hands on, by the definitions of these names."""
     code = _COMMENTS.sub("", body)

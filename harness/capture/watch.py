@@ -253,12 +253,23 @@ class CallWatcher:
         import torch
         import torch._dynamo  # engines import it, which it cannot bear while other names stand for torch's own
 
-        from harness.capture.pretended import pretend_device, seeing, without_builders, without_launches
+        from harness.capture.pretended import (
+            pretend_device,
+            seeing,
+            take_any_device,
+            without_builders,
+            without_launches,
+        )
 
         self.pretends = not torch.cuda.is_available()
         with contextlib.ExitStack() as stack:
             if self.pretends:
-                for place, name, value in (*pretend_device(torch), *without_builders(self), *without_launches(self)):
+                for place, name, value in (
+                    *pretend_device(torch),
+                    *take_any_device(torch),
+                    *without_builders(self),
+                    *without_launches(self),
+                ):
                     if hasattr(place, name):
                         stack.enter_context(mock.patch.object(place, name, value))
             for place, name in (

@@ -192,7 +192,8 @@ class Writer:
             module: Any = torch
             for part in place.split(".")[1:]:
                 module = getattr(module, part)
-            if getattr(module, name, None) is function:
+            known = getattr(module, name, None)
+            if function is known or (known is not None and function is getattr(known, "__wrapped__", None)):
                 return [f"{place}.{name}(", *self._listed(given, step), ")", *end]
         raise CaptureError(f"it is made by {getattr(function, '__module__', '')}.{name}, which cannot be written down")
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from harness import backends
-from harness.backends import form_of, is_python
-from harness.capture.signature import read_function
+from harness.backends import form_of, is_python, python_module
+from harness.capture.signature import list_exports, read_function
 from harness.cpp import find_definitions, find_scopes, mask, without_dead_conditionals
 from harness.device import facts as device_facts
 from harness.export import guards, launcher, python_call
@@ -54,6 +54,11 @@ def patch_files(
     beside = str(path.with_name(f"{path.stem}.astrolabe{'.cuh' if device == 'cuda' else '.h'}"))
     if mine == theirs and not (mine == "plain" and _has_more(spec, own, winner, device)):
         return {name: _unreached_as_before(spec, own, winner, device) if mine == "plain" else winner}
+    if mine == "python" and theirs == "plain" and python_module.uses_cute_dsl(own):
+        raise ExportError(
+            f"{name} is in CuTe DSL, whose @cute.jit function is compiled and calls no other language: take the winner as a package (--to), which "
+            "the function that launches yours may call"
+        )
     if mine == "python" and theirs == "plain":
         return python_call.patch(spec, own, winner, name, device, packaged=packaged)
     if theirs != "plain" or mine not in ("plain", *FORMS):
@@ -200,7 +205,8 @@ def _header(spec: Spec, winner: str, more: str = "") -> str:
 def _calling(spec: Spec, own: str, winner: str, form: Tensors, header: str, device: str) -> str:
     """`own` with an include more, and a call of the winner before all else that its host function does."""
     bound = list(guards.find_bound(spec).values())
-    functions = sorted({one.function for one in bound})
+    handed = list_exports(own)
+    functions = sorted({handed.get(one.function, one.function) for one in bound})
     found = [
         match
         for function in functions

@@ -9,8 +9,10 @@ import pytest
 
 from graph.bringing import bring
 from graph.checking import check
+from harness.backends import stable_abi
 from harness.capture.standins import EngineImports
 from harness.capture.watch import CallWatcher
+from harness.checks.cases import make_case
 from kernels import catalog
 from kernels.catalog import KernelError
 from tests.graph.checkout import write_texts
@@ -178,6 +180,20 @@ def test_doubled(rows):
 
 def test_packages_below_src_are_the_checkouts_own(tmp_path: Path) -> None:
     write_texts(tmp_path, SOURCE_LAYOUT)
+    to = tmp_path / "made"
+    list(bring(f"{tmp_path}/tests/test_doubled.py", tmp_path / "csrc" / "doubled.cpp", "doubled_cpu", to))
+    assert "mul(2)" in (to / "reference.py").read_text()
+
+
+def test_a_device_that_the_engine_looks_for_itself_is_the_gpu(tmp_path: Path) -> None:
+    """By a program of the driver's, or in a module that cannot be imported here."""
+    test = (
+        SOURCE_LAYOUT["tests/test_doubled.py"]
+        .replace("import pytest", "import pytest\nfrom engine_z.found import device, other")
+        .replace("(rows, 64)", "(rows, 64, device=device) + torch.zeros(64, device=other)")
+    )
+    found = "import subprocess\nimport torch\n\nassert subprocess.run(['nvidia-smi'], capture_output=True).returncode == 0\ndevice = 'cuda'\nother = torch.no_such_vendor\n"
+    write_texts(tmp_path, SOURCE_LAYOUT | {"tests/test_doubled.py": test, "src/engine_z/found.py": found})
     to = tmp_path / "made"
     list(bring(f"{tmp_path}/tests/test_doubled.py", tmp_path / "csrc" / "doubled.cpp", "doubled_cpu", to))
     assert "mul(2)" in (to / "reference.py").read_text()
@@ -643,6 +659,16 @@ def test_texts_lists_streams_and_guards_of_an_engine_without_torch(tmp_path: Pat
     assert str(binding).startswith('scaled({y_0, y_1}, y, x, stream, "twice"'), binding
 
 
+def test_a_struct_that_no_call_gives_is_made_by_its_own_constructor(tmp_path: Path) -> None:
+    texts = {
+        "twice.cu": "struct Places { int gap = 0; };\ntemplate <typename T, typename A>\nvoid twice(T* out, const T* x, int n, A by, const Places& places) {}\n",
+        "right.py": "import torch\n\n\ndef twice(x, n):\n    return x * 2\n\n\ndef arguments():\n    return [(torch.randn(n), n) for n in (1, 500)]\n",
+    }
+    spec = catalog.load(str(bring_beside(tmp_path, texts, "twice.cu"))).spec
+    assert str(spec.build.binding["float32"]).endswith("(out, x, n, by, Places{})"), spec.build.binding
+    assert len(spec.tensors[1].values) > 1, "one element says nothing of how x is distributed"
+
+
 def test_memory_that_only_the_kernel_uses_is_a_workspace_and_pointers_may_be_handed_as_numbers(tmp_path: Path) -> None:
     """`out` is returned here and written in place there. The calls are lists."""
     texts = {
@@ -675,3 +701,72 @@ def test_a_function_of_pointers_beside_torchs_headers_gets_the_tensors_memory(tm
     }
     spec = catalog.load(str(bring_beside(tmp_path, texts, "twice.cu"))).spec
     assert spec.build.binding == "twice(n, (const bf16 *)x.data_ptr(), (bf16 *)y.data_ptr())"
+
+
+@pytest.mark.parametrize("returns", ["void", "std::tuple<at::Tensor, at::Tensor>"])
+def test_what_is_returned_here_and_has_no_parameter_there_is_written_in_place(tmp_path: Path, returns: str) -> None:
+    """An optimiser, whose function may hand back what it was handed."""
+    body = "{}" if returns == "void" else "{ return {param, moment}; }"
+    texts = {
+        "step.cpp": f"#include <torch/extension.h>\n{returns} step(at::Tensor& param, const at::Tensor& grad, at::Tensor& moment, const float rate) {body}\n",
+        "right.py": "import torch\n\n\ndef step(param, grad, moment, rate, unused=3):\n    moment = moment / 2 + grad\n    return param - rate * moment, moment\n\n\n"
+        "def arguments():\n    return [(torch.randn(n), torch.randn(n), -torch.exp(torch.randn(n)), 0.5) for n in (400, 9000)]\n",
+    }
+    kernel = catalog.load(str(bring_beside(tmp_path, texts, "step.cpp")))
+    found = [(one.name, one.role, one.values[0].partition(":")[0]) for one in kernel.spec.tensors]
+    assert found == [("param", "inout", "ordinary"), ("grad", "input", "ordinary"), ("moment", "inout", "range")]
+    low, high = map(float, kernel.spec.tensors[2].values[0].split(":")[1:])
+    assert low < high < 0
+    workload = kernel.spec.workloads[0]
+    assert make_case(kernel, workload, "ordinary", {}, "cpu").expected is not None
+
+
+def test_a_tensor_that_only_values_of_zero_show_to_be_read_is_an_input(tmp_path: Path) -> None:
+    """All values of the calls are infinite, and of any others the kernel writes nothing."""
+    texts = {
+        "any.cu": "void any(int n, float* x, unsigned char* out) {}\n",
+        "right.py": "import torch\n\n\ndef any(n, x, out):\n    out.masked_fill_((~torch.isfinite(x)).any(), 1)\n\n\n"
+        "def arguments():\n    return [(n, torch.full((n,), torch.inf), torch.zeros(1, dtype=torch.uint8)) for n in (30, 500)]\n",
+    }
+    x, out = catalog.load(str(bring_beside(tmp_path, texts, "any.cu"))).spec.tensors
+    assert (x.role, "infinities" in x.values, out.role) == ("input", True, "inout")
+
+
+def test_integers_that_stay_as_they_are_where_an_axis_changes_are_not_below_it(tmp_path: Path) -> None:
+    """Periods, as of spline bases: a zero among them would be divided by."""
+    texts = {
+        "wrap.cpp": "#include <cstdint>\nvoid wrap(const int64_t* at, const int64_t* period, int64_t* out, long count) {\n"
+        "  for (long i = 0; i < count * 3; ++i) out[i] = at[i] % period[i % 3];\n}\n",
+        "right.py": "import torch\n\n\ndef wrap(at, period, count):\n    return at % period\n\n\ndef arguments():\n"
+        "    return [(torch.randint(0, 90, (n, 3)), torch.tensor([5, 5, 5]), n) for n in (10, 100, 1000)]\n",
+    }
+    to = bring_beside(tmp_path, texts, "wrap.cpp")
+    assert catalog.load(str(to)).spec.tensors[1].values == ("integers:5:6",)
+    assert not [line for line in check(str(to), None, lambda _said: None) if line.kind == "fault"]
+
+
+@pytest.mark.parametrize(
+    ("head", "tail", "entry", "binding"),
+    [
+        ("using tvm::ffi::TensorView;\nvoid Twice(TensorView out, TensorView x) {}\n", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(twice, Twice);\n", "twice", None),
+        ("#include <torch/extension.h>\nvoid Twice(at::Tensor out, at::Tensor x) {}\n", 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("twice", &Twice); }\n', "twice", None),
+        (
+            "#include <torch/extension.h>\nnamespace ns {\nvoid twice(at::Tensor out, at::Tensor x) {}\n",
+            'TORCH_LIBRARY_IMPL(engine, CUDA, m) { m.impl("engine::double", TORCH_FN(twice)); }\n}\n', "twice", "ns::twice",
+        ),
+    ],
+)  # fmt: skip
+def test_the_entry_is_what_the_file_hands_to_python(
+    tmp_path: Path, head: str, tail: str, entry: str, binding: str | None
+) -> None:
+    """Named so by --symbol, or as C++ does. An operator whose schema stands in another file is not handed on by its own."""
+    right = "import torch\n\n\ndef {}(x):\n    return x * 2\n\n\ndef arguments():\n    return [(torch.randn(n),) for n in (30, 500)]\n"
+    for symbol in {entry, "Twice" if "Twice" in head else entry}:
+        texts = {f"{symbol}.cu": head + tail, "right.py": right.format(symbol)}
+        spec = catalog.load(str(bring_beside(tmp_path / symbol, texts, f"{symbol}.cu"))).spec
+        assert (spec.entry_name, spec.build.binding or None) == (entry, binding)
+
+
+def test_an_operator_of_the_stable_abi_whose_schema_is_elsewhere_is_registered() -> None:
+    text = "void twice(torch::stable::Tensor& out, const torch::stable::Tensor& x) {\n}\nSTABLE_TORCH_LIBRARY_IMPL(engine, CUDA, m) {}\n"
+    assert 'm.def("twice(Tensor(a!) out, Tensor x)' in stable_abi.with_registration(text, "twice", "", "CUDA")

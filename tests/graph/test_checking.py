@@ -13,6 +13,7 @@ import run
 from graph import checking
 from harness import capture
 from harness.backends import cpu
+from harness.records import Build
 
 SPEC = """from kernels.spec import Size, Spec, Tensor, Workload
 
@@ -163,3 +164,12 @@ def test_a_fault_of_the_spec_comes_before_the_gpu_that_is_not_there(
     assert run.main(command) != 0
     said = capsys.readouterr().err
     assert "rol" in said and "GPU" not in said
+
+
+def test_a_compiler_that_was_stopped_is_no_fault_of_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of torch's headers, on a machine with other work."""
+    log = "error: the compiler was killed: it took longer than 300 s"
+    monkeypatch.setattr(checking, "_built", lambda *_: Build(candidate="", backend="cuda", ok=False, log=log))
+    monkeypatch.setattr("harness.backends.cuda.why_unavailable", lambda: "")
+    (last,) = [line for line in lines(folder) if line.what == "baseline.cu"]
+    assert last.kind == "skipped" and "took longer than 300 s" in last.said

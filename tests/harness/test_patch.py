@@ -23,6 +23,7 @@ from harness.store import Store
 from kernels import catalog
 from kernels.spec import Scalar, Size, Spec, Tensor, Workload
 from tests.harness.report.example import RESULT
+from tests.harness.test_backends_cute_dsl import TEXT as CUTE_DSL
 from tests.harness.test_backends_forms import STABLE, TVM_FFI
 
 KERNEL = catalog.load("silu_and_mul")
@@ -222,16 +223,19 @@ def test_a_bare_kernels_grid_is_compared_though_its_arguments_tell_all_sizes() -
     assert "a4.x == (rows)" in after["f.astrolabe.cuh"] and "a4.z == (1)" in after["f.astrolabe.cuh"]
 
 
-def test_a_launcher_in_a_header_of_the_files_is_patched_there() -> None:
+def test_a_launcher_in_a_header_of_the_files_is_patched_there(tmp_path: Path) -> None:
     header = "#pragma once\ninline void twice_of(float* out, const float* x, int m, int n) {}\n"
     spec = TWICE.model_copy(
         update={"dtypes": ("float32",), "build": TWICE.build.model_validate({"binding": "twice_of(out, x, rows, columns)"})}
     )  # fmt: skip
-    winner = 'extern "C" void twice_float32(const float* x, float* out, float by, int64_t rows, int64_t columns) {}\n'
+    winner = '#include <stdint.h>\nextern "C" void twice_float32(const float* x, float* out, float by, int64_t rows, int64_t columns) {}\n'
     own = '#include "include/twice.h"\n'
     after = patch.patch_files(spec, own, own, winner, "twice.cpp", "cpu", {"include/twice.h": header})
     assert set(after) == {"include/twice.h", "include/twice.astrolabe.h"}
     assert "if (::astrolabe_twice::launched(out, x, m, n)) return;" in after["include/twice.h"]
+    assert applied(tmp_path, {"include/twice.h": header, "twice.cpp": own}, after) == after
+    said = patch.compile_patched(replace(KERNEL, spec=spec, folder=tmp_path), own, after, "twice.cpp", "cpu")
+    assert said == "twice.cpp was compiled with the winner, by cpu"
 
 
 def test_a_file_with_more_than_its_entries_keeps_what_the_winner_has_not() -> None:
@@ -348,6 +352,37 @@ def test_an_extension_that_returns_its_output_returns_the_winners() -> None:
     optional = re.sub(r"torch::Tensor const& input", "std::optional<at::Tensor> input", RETURNING)
     after = patch.patch_files(SPEC, optional, optional, PLAIN, "act.cpp", "cpu")["act.cpp"]
     assert "if (input.has_value() && (*input).dim() == 2" in after and "(*input).size(1) / 2;" in after, after
+
+
+def test_a_function_that_the_file_hands_to_python_by_another_name_is_patched(tmp_path: Path) -> None:
+    for own, name in (
+        (f'{RETURNING.replace(" silu_and_mul(", " Act(")}PYBIND11_MODULE(a, m) {{ m.def("silu_and_mul", &Act); }}\n', "act.cpp"),
+        ("void Act(TensorView input, TensorView out) {\n}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(silu_and_mul, Act);\n", "act.cuh"),
+    ):  # fmt: skip
+        after = patch.patch_files(SPEC, own, own, PLAIN, name, "cpu")
+        assert applied(tmp_path / name, {name: own}, after) == after and "silu_and_mul_fits" in after[name]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("form", "own", "name"), [("torch", RETURNING, "act.cpp"), ("tvm_ffi", TVM_FFI, "act.cpp")])
+def test_patched_files_of_tensors_build_in_their_forms(tmp_path: Path, form: str, own: str, name: str) -> None:
+    build = SPEC.build.model_validate({"binding": {"float32": "SiluAndMul<float>::run"}} if form == "tvm_ffi" else {})
+    spec = SPEC.model_copy(update={"dtypes": ("float32",), "build": build})
+    after = patch.patch_files(spec, own, own, PLAIN, name, "cpu")
+    assert applied(tmp_path, {name: own}, after) == after
+    said = patch.compile_patched(replace(KERNEL, spec=spec, folder=tmp_path), own, after, name, "cpu")
+    if "was not compiled here" in said:
+        pytest.skip(said)
+    assert said.startswith(f"{name} was compiled with the winner, by "), said
+
+
+def test_a_file_in_cute_dsl_is_replaced_by_its_own_form_alone(tmp_path: Path) -> None:
+    faster = CUTE_DSL.replace("256", "128")
+    after = patch.patch_files(SPEC, CUTE_DSL, CUTE_DSL, faster, "act.py", "cuda")
+    assert applied(tmp_path, {"act.py": CUTE_DSL}, after) == {"act.py": faster}
+    with pytest.raises(ExportError, match="is in CuTe DSL, whose @cute.jit function .* calls no other language"):
+        patch.patch_files(SPEC, CUTE_DSL, CUTE_DSL, KERNEL.baseline("cuda")[1].read_text(), "act.py", "cuda")
 
 
 def test_an_extension_that_returns_more_than_the_outputs_is_not_patched() -> None:
