@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from harness.checks.drawing import distributions
 from harness.checks.expected import Right
 from harness.device import DeviceError
 from harness.evaluate import Evaluator
+from harness.farside.forms import take_arguments, take_inputs
 from harness.farside.triton_calls import uses_triton
 from harness.judge.builds import Brought, compile_build
 from harness.judge.session import MissingTool
@@ -202,6 +204,9 @@ def _baseline(
     except ValueError as error:
         yield CheckLine("fault", path.name, str(error))
         return
+    if module is python_module and (said := _misfit(kernel.spec, text)):
+        yield CheckLine("fault", path.name, said)
+        return
     facts = _facts(on)
     if missing := module.why_unavailable():
         yield CheckLine("skipped", path.name, f"it was not compiled: {missing}")
@@ -248,6 +253,25 @@ def _baseline(
     if on == "cuda" and module.__name__.endswith(".cuda"):
         say(f"planning for {path.name}")
         yield _planned(kernel.spec, path.name, text, facts)
+
+
+def _misfit(spec: Spec, text: str) -> str:
+    """What a Python function of the entry's name takes that the spec does not give it, "" where it is called as it wants, or how is only seen when it is."""
+    nodes = ast.parse(text).body
+    function = next((one for one in nodes if isinstance(one, ast.FunctionDef) and one.name == spec.entry_name), None)
+    if function is None or function.args.vararg or function.args.kwarg or any(one.in_list for one in spec.tensors):
+        return ""
+    taken = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    needed = len(taken) - len(function.args.defaults)
+    names, kinds = [one.name for one in spec.arguments], [one.kind for one in spec.arguments]
+    roles = [getattr(one, "role", "") for one in spec.arguments]
+    if take_inputs(taken, needed, [list(one) for one in zip(kinds, names, roles, strict=True)]) is not None:
+        return ""
+    picked = take_arguments(taken, needed, names, list(kinds))
+    if picked is not None and all(names[at] == one or one not in names for at, one in zip(picked, taken, strict=False)):
+        return ""
+    absent = [one for one in taken[:needed] if one not in names] or taken
+    return f"{function.name} takes {', '.join(absent)}, which the spec does not give it: its arguments go in their order, or inputs and scalars by their names"
 
 
 def _undefined(artefact: str, module: ModuleType) -> str:

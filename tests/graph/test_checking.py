@@ -173,3 +173,21 @@ def test_a_compiler_that_was_stopped_is_no_fault_of_the_folder(folder: Path, mon
     monkeypatch.setattr("harness.backends.cuda.why_unavailable", lambda: "")
     (last,) = [line for line in lines(folder) if line.what == "baseline.cu"]
     assert last.kind == "skipped" and "took longer than 300 s" in last.said
+
+
+@pytest.mark.parametrize(
+    ("takes", "fault"),
+    [
+        ("x, out", ""),
+        ("x", ""),
+        ("a, b, rows, n", ""),
+        ("x, shape, out", "takes shape, which"),
+        ("out, x", "takes out, x, which"),
+    ],
+)
+def test_what_a_python_function_takes_beside_the_specs_arguments_is_said(folder: Path, takes: str, fault: str) -> None:
+    (folder / "baseline.cu").unlink()
+    (folder / "twice.cuh").unlink()
+    (folder / "baseline.py").write_text(f"import triton\n\n\ndef twice({takes}):\n    return x * 2\n")
+    said = [line.said for line in checking.check(str(folder), "cuda", lambda _said: None) if line.kind == "fault"]
+    assert (not fault and not said) or (fault and fault in said[0]), said
