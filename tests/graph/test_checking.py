@@ -47,7 +47,8 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-HEADER = """#include <stdint.h>
+HEADER = """#include <cuda.h>
+#include <stdint.h>
 __global__ void twice_kernel(const float* x, float* out, int64_t n) {
     out[blockIdx.x * n + threadIdx.x] = 2.0f * x[blockIdx.x * n + threadIdx.x];
 }
@@ -150,7 +151,7 @@ def test_a_few_elements_may_all_be_masked_away(folder: Path, value: str, width: 
 def test_what_nvcc_says_is_a_fault_under_the_users_own_name(folder: Path) -> None:
     (folder / "twice.cuh").write_text(HEADER.replace("int64_t n", "int65_t n"))
     (only,) = faults(folder)
-    assert "it does not compile: twice.cuh(2): error" in only
+    assert "it does not compile: twice.cuh(3): error" in only
 
 
 def test_a_fault_of_the_spec_comes_before_the_gpu_that_is_not_there(

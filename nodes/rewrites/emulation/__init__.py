@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tree_sitter import Node
@@ -14,7 +15,9 @@ from nodes.rewrites.syntax.tree import declared_name
 FOLDER = Path(__file__).parent
 """Of the headers that the text needs to be compiled."""
 HEADERS = (
+    "cuda.h",
     "cuda_runtime.h",
+    "cuda_runtime_api.h",
     "cuda_fp16.h",
     "cuda_bf16.h",
     "cuda_fp8.h",
@@ -42,7 +45,8 @@ def host_source(text: str) -> str:
         if any(source.of(c) == "__shared__" for c in source.walk(node, "type_qualifier")):
             edits.changes.append((node.start_byte, node.end_byte, _shared(source, node)))
     for node in source.walk(None, "preproc_include"):
-        if any(header in source.of(node) for header in HEADERS):
+        named = re.search(r'include\s*[<"](?:[^>"]*/)?([^>"/]+)[>"]', source.of(node))
+        if named and named[1] in HEADERS:
             edits.changes.append((node.start_byte, node.end_byte, "\n"))
     for node in source.walk(None, "preproc_call"):
         if source.of(node).lstrip("# ").startswith("pragma unroll"):
