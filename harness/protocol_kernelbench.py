@@ -26,8 +26,7 @@ from harness.processes.fork_server import get_fork_server
 from harness.processes.worker import WorkerFailure
 from harness.records import Build, Outcome
 from harness.store import write_atomically
-from harness.timing import load
-from kernels.spec import Dtype, Frozen, Spec, Tensor, Workload
+from kernels.spec import Device, Dtype, Frozen, Spec, Tensor, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -37,11 +36,14 @@ if TYPE_CHECKING:
 Precision = Literal["float32", "float16", "bfloat16"]
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 SEED, TRIALS, TIMED = 42, 5, 100
-USUALLY, LACKING, PIPE_MS, FORGED, CLOCK_TRIES = 0.75, 2.0, 0.5, 0.3, 3
-"""What so large a share of a candidate's timed calls may take by our clock beyond what its own says: so many times what Model's take beyond, so
-many milliseconds, and so large a share of what it says; more, each of so many times, is a clock that lies. Behind the first both are timed anew in
-processes of their own, whose answers and times count then, and Model's take the most that any of them took: what a busy machine does to one it does
-to the other."""
+FORGED, CLOCK_TRIES = 0.2, 3
+PIPE_MS, PIPE = {"cpu": 0.05, "cuda": 0.5}, {"cpu": 0.25, "cuda": 1.0}
+"""Milliseconds, and shares of what its clock says and of what Model's call beside it takes beside its own, that a candidate's timed call may take more
+than that one beside its clock. What takes more, each of so many times, has a clock that lies. Behind the first both are timed anew, in processes of
+their own, whose answers and times count then."""
+BLOCKS, BLOCK, LOW, TRIMMED, SURE = 10, 5, 0.25, 0.05, 2.0
+"""Hidden work is looked for in the calls that nobody disturbs, this quantile of each of so many blocks of so many calls at least, and in the mean of all, without this
+share of them at either end: that is where few calls hide much. Either counts as far as it is beyond so many standard errors."""
 MOST_ROOM = 1 << 40
 """Bytes that a problem may say its inputs take; there is no memory for so many, which is what is said then."""
 SAMPLED = 64
@@ -83,7 +85,9 @@ class _Process:
         self.spec, self.layout = spec, Layout(spec, spec.workloads[0], 1)
         self.buffers = ArgumentBuffers(problem.device, self.layout.size)
         """Buffers of this process alone: in those that Model's process had, the last trial's answer would lie."""
-        asked = problem.describe_for_worker("protocol", eager=reference, dtype=precision)
+        assert problem.description is not None
+        independent = [one.values[0] not in ("given", "near") for one in problem.description.inputs]
+        asked = problem.describe_for_worker("protocol", eager=reference, dtype=precision, independent=independent)
         fork_server = get_fork_server(problem.device, libraries=True)
         self.worker = ProblemWorker(
             fork_server, spec, device=problem.device, artefact=artefact, problem=asked, compilers=compilers
@@ -107,42 +111,44 @@ class _Process:
         return {tensor.name: self.view(tensor.name).clone() for tensor in self.spec.outputs}
 
     def time(self, maker: _Process, secret: int, looked: int, timed: int) -> _TimedCalls:
-        """The timed calls, of inputs that `maker` makes, a process of Model's, this one itself or another; `secret` draws these, `looked` what of
-        the answers is compared. Raises WorkerFailure for times that are none."""
+        """The timed calls, of inputs that `maker` makes, a process of Model's, this one itself or another, which is then timed beside it; `secret`
+        draws these, `looked` what of the answers is compared. Raises WorkerFailure for times that are none."""
         import torch
 
         chance, seeds = torch.Generator().manual_seed(looked), random.Random(secret)
         whole_at = int(torch.randint(1, timed + 1, (), generator=chance))
-        for one in {id(self): self, id(maker): maker}.values():
+        both = (self,) if maker is self else (self, maker)
+        for one in both:
             one.ask(TIMES)
-        others, on_cpu = load.LoadWatch(), self.buffers.device == "cpu"
-        elapsed_ms, samples, lacking, whole = list[float](), list[torch.Tensor](), list[_Took](), None
+        elapsed_ms, samples, lacking, whole = list[float](), list[torch.Tensor](), list[list[float]](), None
         for trial in range(timed + 1):
             seed = seeds.getrandbits(31)
             maker.ask(NEXT, seed)
             made = maker.view("given")
             self.view("given").copy_(made.clone() if maker is self else made)  # Model's are as cold as the candidate's
-            synchronize(self.buffers.device)
-            asked = self._now(on_cpu)
-            self.ask(CALL, seed)
-            called, taken_ms = self._now(on_cpu), float(self.view("elapsed"))
+            order = random.sample(both, len(both))  # the first one behind NEXT takes some tenths of a millisecond more
+            took = {one: one.time_call(seed) for one in order}
             answer = self.view("output_0")
-            if not 0 < taken_ms < called.ours_ms - asked.ours_ms:
-                raise WorkerFailure(Outcome.CHEATED, "its clock says what cannot be")
             if trial == whole_at:
                 whole = answer.clone()
             if not trial:
                 continue
             places = torch.randint(max(1, answer.numel()), (SAMPLED if answer.numel() else 0,), generator=chance)
             samples.append(answer.take(places.to(answer.device)).double())
-            elapsed_ms.append(taken_ms)
-            lacking.append(called.less(asked).less(_Took(taken_ms, taken_ms)))
+            elapsed_ms.append(took[self][0])
+            lacking.append([took[one][1] for one in both])
         assert whole is not None
-        busy = on_cpu and others.share() >= load.DISTURBED
-        return _TimedCalls(elapsed_ms, _Took.most(lacking), busy, whole, torch.stack(samples))
+        return _TimedCalls(elapsed_ms, lacking, whole, torch.stack(samples))
 
-    def _now(self, on_cpu: bool) -> _Took:
-        return _Took(time.perf_counter() * 1e3, self.worker.first_thread()[0] * 1e3 if on_cpu else 0.0)
+    def time_call(self, seed: int) -> tuple[float, float]:
+        """Milliseconds of a timed call by its own clock, and of the request beside it. Raises WorkerFailure for times that are none."""
+        synchronize(self.buffers.device)
+        asked = time.perf_counter()
+        self.ask(CALL, seed)
+        took_ms, taken_ms = (time.perf_counter() - asked) * 1e3, float(self.view("elapsed"))
+        if not 0 < taken_ms < took_ms:
+            raise WorkerFailure(Outcome.CHEATED, "its clock says what cannot be")
+        return taken_ms, took_ms - taken_ms
 
     def ask(self, seed: int, of_call: int = 0) -> None:
         """One request of the protocol, whose answer lies in the buffers. Raises WorkerFailure."""
@@ -158,65 +164,59 @@ class _Process:
         self.buffers.close()
 
 
-class _Took(NamedTuple):
-    """Milliseconds."""
-
-    ours_ms: float
-    """By our clock."""
-    worked_ms: float
-    """That the process's first thread worked, by the kernel's count; on a GPU 0."""
-
-    def less(self, other: _Took) -> _Took:
-        return _Took(self.ours_ms - other.ours_ms, self.worked_ms - other.worked_ms)
-
-    @staticmethod
-    def most(several: list[_Took]) -> _Took:
-        """What most of them took at most, by either clock, at least nothing."""
-        at = int(USUALLY * (len(several) - 1))
-        return _Took(*(max(0.0, sorted(one)[at]) for one in zip(*several, strict=True)))
-
-
 class _TimedCalls(NamedTuple):
     elapsed_ms: list[float]
-    lacking: _Took
-    """What the request of most of them took beside it: the copy of the answer, on a GPU what is written before each."""
-    busy: bool
-    """Whether others used this machine: there a request waits for a core, and what the first thread has worked counts."""
+    lacking_ms: list[list[float]]
+    """[calls, 1 or 2]: what the request of each took beside it, the copy of the answer, on a GPU what is written before each; and that of Model's call
+    of the same inputs, where these are the candidate's."""
     answer: torch.Tensor
     """Of the one that was drawn."""
     samples: torch.Tensor
     """[calls, SAMPLED], float64: elements of every one's."""
 
-    def beside(self, other: _TimedCalls) -> _TimedCalls:
-        """These, and the most that either took."""
-        return self._replace(
-            lacking=_Took(*map(max, zip(self.lacking, other.lacking, strict=True))),
-            busy=self.busy or other.busy,
-        )
+    def hides_ms(self) -> float:
+        """Milliseconds of a call that the candidate's clock lacks and Model's beside it does not, as far as chance does not explain them."""
+        size = max(BLOCK, -(-len(self.lacking_ms) // BLOCKS))
+        blocks = [self.lacking_ms[at : at + size] for at in range(0, len(self.lacking_ms), size)]
+        low = [_low([own for own, _ in block]) - _low([beside for _, beside in block]) for block in blocks]
+        apart = sorted(own - beside for own, beside in self.lacking_ms)
+        cut = int(TRIMMED * len(apart))
+        kept = apart[cut : len(apart) - cut]
+        return max(_surely(low), _surely(kept))
+
+    def usual_ms(self) -> float:
+        """What Model's calls beside it take beside their clock, where nobody disturbs them."""
+        return _low([beside for _, beside in self.lacking_ms])
+
+
+def _low(values: list[float]) -> float:
+    return sorted(values)[int(LOW * (len(values) - 1))]
+
+
+def _surely(values: list[float]) -> float:
+    """Their mean, less SURE standard errors."""
+    return statistics.fmean(values) - SURE * statistics.pstdev(values) / len(values) ** 0.5
 
 
 def _check_timed(
-    again: Callable[[], tuple[_TimedCalls, _TimedCalls]], mine: _TimedCalls, model: _TimedCalls, tolerance: float
-) -> list[float]:
+    again: Callable[[], tuple[_TimedCalls, _TimedCalls]], mine: _TimedCalls, model: _TimedCalls, tolerance: float,
+    device: Device,
+) -> list[float]:  # fmt: skip
     """Milliseconds of its timed calls where the candidate has done meanwhile what it was timed for. Raises WorkerFailure where not.
 
     again: times it and Model once more, in processes of their own.
     """
     import torch
 
-    usual = model
     for turn in range(CLOCK_TRIES):  # a first time may compile for gradients, or another process was at work
         for own, right in ((mine.answer, model.answer), (mine.samples, model.samples)):
             if not torch.allclose(right, own, atol=tolerance, rtol=tolerance, equal_nan=own is mine.samples):
                 raise WorkerFailure(Outcome.CHEATED, "one of its timed calls returned another answer than Model's")
-        by = int(mine.busy or usual.busy)  # of both the same clock
-        late_ms = mine.lacking[by] - LACKING * usual.lacking[by] - PIPE_MS
-        says_ms = statistics.fmean(mine.elapsed_ms)
-        if late_ms <= FORGED * says_ms:
+        late_ms, says_ms = mine.hides_ms(), statistics.fmean(mine.elapsed_ms)
+        if late_ms <= PIPE_MS[device] + PIPE[device] * mine.usual_ms() + FORGED * says_ms:
             return mine.elapsed_ms
         if turn + 1 < CLOCK_TRIES:
             mine, model = again()
-            usual = usual.beside(model)
     said = f"its clock lacks {late_ms:.2f} ms of a timed call, of which it says {says_ms:.2f} ms"
     raise WorkerFailure(Outcome.CHEATED, said)
 
@@ -272,7 +272,8 @@ def evaluate(
                     processes.pop().close()
                 return mine, beside
 
-            stats = _stats(_check_timed(time_both, mine, model, TOLERANCE[precision]), device)
+            found = _check_timed(time_both, mine, model, TOLERANCE[precision], problem.device)
+            stats = _stats(found, device)
         except WorkerFailure as fault:
             return _failed(fault, device).model_copy(update=timed_reference)
         if baseline["mean"] / max(stats["mean"], 1e-12) > EXCESSIVE:

@@ -127,20 +127,23 @@ class OutputCopier:
 
     def _look(self, value: Any, name: str, buffer: torch.Tensor, inout: bool) -> tuple[bool, bool]:
         """Whether it is laid out as the output is, and whether it lies in an argument's memory. Raises CandidateRefused."""
-        self._require_tensor(value, name, buffer)
+        self.require_tensor(value, name, buffer)
         storage, at = self.storage(value), self.address(buffer)
         begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
         if not inout and begin < at + buffer.nbytes and at < end:
             raise CandidateRefused(
                 "CHEATED", f"{name} lies in the memory that it is copied to, which no user's call has"
             )
-        like = self.contiguous(value) and self.contiguous(buffer)
-        like = like and not inout and not self.negative(value) and not self.conjugate(value)
+        like = self.contiguous(buffer) and not inout and self.is_plain(value)
         shares = any(begin < last and start < end for start, last in self.arguments)
         self.shares = self.shares or (shares and not inout)
         return like, shares
 
-    def _require_tensor(self, value: Any, name: str, buffer: torch.Tensor) -> None:
+    def is_plain(self, value: Any) -> bool:
+        """Whether it lies in memory as it is read."""
+        return self.contiguous(value) and not self.negative(value) and not self.conjugate(value)
+
+    def require_tensor(self, value: Any, name: str, buffer: torch.Tensor) -> None:
         kind = type(value)
         if kind is not self.tensor and kind is not self.parameter:  # a module may return a weight of its own
             if isinstance(value, self.tensor) or hasattr(kind, "__torch_function__"):

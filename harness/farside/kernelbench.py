@@ -30,8 +30,10 @@ ALIGNED = 256
 DRAWN_BYTES = 256 << 20
 """What get_inputs() draws for timed calls anew, at most, where there are floats; from there on these are scaled, each element by itself. By
 bytes, not seconds: Model's process and the candidate's must have the same."""
-SCALED, PATTERN = 0.875, (1 << 20) - 3
-"""The least factor, and how many there are at most: their number divides no row's length."""
+SCALED, PATTERN, PARTS = 0.875, (1 << 20) - 3, 16
+"""The least factor, and how many there are at most: their number divides no row's length. A tensor has at least PARTS times as many elements, if it
+has so many: in parts as long as they, it is put into another order, too, where its elements do not depend on each other. What only the signs of the inputs say
+were the same in each call."""
 NUDGED = -2
 """Less a trial's seed: its inputs are the next numbers of their type, up or down by chance."""
 
@@ -68,6 +70,11 @@ class ProtocolAdapter:
 
         self.torch, self.namespace, self.device, self.problem = torch, namespace, device, problem
         self.forms, self.copier, self.outputs = forms, forms.OutputCopier(), signature.outputs
+        self.detach, self.fill, self.clone = (
+            getattr(torch._C.TensorBase, name) for name in ("detach", "fill_", "clone")
+        )
+        """Taken before a candidate is loaded, as the copier takes its own: a method of the tensor that it returns, or of all tensors, would do the
+        work before the clock or behind it."""
         self.precision = getattr(torch, problem["dtype"])
         self.seed(SEED)
         initial = [self.cast(one) for one in getattr(namespace, "get_init_inputs", list)()]
@@ -139,7 +146,7 @@ class ProtocolAdapter:
     def call(self, values: list[Any], seed: int) -> None:
         apart, seed = seed < 0, NUDGED - seed if seed < 0 else seed
         given = self.draw(seed)
-        values[self.outputs[2][1]].fill_(sum(map(room_of, given)))
+        self.fill(values[self.outputs[2][1]], sum(map(room_of, given)))
         given = self.nudge(given, seed) if apart else given
         self.seed(seed)
         drew = values[self.outputs[1][1]] if not self.is_new else values[1]
@@ -155,22 +162,20 @@ class ProtocolAdapter:
     def hand_over(self, answer: Any, values: list[Any]) -> None:
         if not isinstance(answer, self.torch.Tensor):
             raise AttributeError(f"'{type(answer).__name__}' object has no attribute 'shape'")  # all that it compares
-        self.require_plain(answer)
         name, at, inout = self.outputs[0]
         buffer = values[at].view(()) if self.problem["scalar_outputs"][0] else values[at]
-        self.copier(answer.detach(), [(name, buffer, inout)])
-
-    def require_plain(self, answer: Any) -> None:
-        """Raises CandidateRefused for a tensor of a class of its own, which would compute when its clock has stopped."""
-        if self.is_new and type(answer) not in (self.torch.Tensor, self.torch.nn.Parameter):
-            raise self.forms.CandidateRefused(
-                "CHEATED", f"its answer is a {type(answer).__name__}, which may compute when it is looked at"
-            )
+        if self.is_new:
+            self.copier.require_tensor(answer, name, buffer)
+        self.copier(self.detach(answer), [(name, buffer, inout)])
 
     def begin_trials(self, room: Any) -> None:
         """Warm-up calls, before the calls that are timed. room: uint8, where the inputs of these lie from now on."""
         self.trial, self.patterns = 0, []
+        self.unordered: set[int] = set()
+        """Places of inputs whose elements do not depend on each other."""
         self.given = self.place(self.draw(SEED), room)
+        if len(self.given) == len(self.problem["independent"]):
+            self.unordered = {at for at, one in enumerate(self.problem["independent"]) if one}
         with self.gradients():
             # Model's baselines get five; of one with state as many as the candidate's, or their answers are not comparable
             for _ in range(3 if self.is_new or self.problem["state"] else 5):
@@ -205,11 +210,11 @@ class ProtocolAdapter:
         """One call by the clock, its answer handed over. Which ones are looked at, and where, this process is not told."""
         if self.problem["random"]:
             self.seed(seed)
-        given = [one.detach() if isinstance(one, self.torch.Tensor) else one for one in self.given]
+        given = [self.detach(one) if isinstance(one, self.torch.Tensor) else one for one in self.given]
         with self.gradients():
             timed = self.on_gpu if self.device == "cuda" else self.on_cpu
             taken, answer = timed(self.model, given)
-        values[self.outputs[2][1]].fill_(taken)
+        self.fill(values[self.outputs[2][1]], taken)
         self.hand_over(answer, values)
 
     def gradients(self) -> Any:
@@ -229,13 +234,27 @@ class ProtocolAdapter:
                     factors = self.draw_factors(old, pattern + at)
                     self.patterns.append(factors)
                     last = before.pop(0) if before else None
+                    if at in self.unordered:
+                        self.reorder(old, len(factors), pattern + at)
                     self.scale(old, factors if last is None else factors / last)
 
     def draw_factors(self, like: Any, seed: int) -> Any:
         """Numbers from SCALED to 1, as many as the tensor has or PATTERN."""
         chance = self.torch.Generator(like.device).manual_seed(seed)
-        drawn = self.torch.rand(min(like.numel(), PATTERN), generator=chance, device=like.device)
-        return SCALED + (1 - SCALED) * drawn
+        count = min(max(like.numel() // PARTS, 1), PATTERN)
+        count -= count > 1 and count % 2 == 0  # rows are of even lengths
+        return SCALED + (1 - SCALED) * self.torch.rand(count, generator=chance, device=like.device)
+
+    def reorder(self, value: Any, count: int, seed: int) -> None:
+        """Changes parts of so many elements for each other: every factor stays with its elements."""
+        if not value.is_contiguous():
+            return
+        parts = value.view(-1)[: value.numel() // count * count].view(-1, count)
+        order = self.torch.randperm(len(parts), generator=self.torch.Generator().manual_seed(seed)).tolist()
+        for one, other in zip(order[::2], order[1::2], strict=False):
+            held = parts[one].clone()
+            parts[one].copy_(parts[other])
+            parts[other].copy_(held)
 
     def scale(self, value: Any, factors: Any) -> None:
         flat, count = value.reshape(-1), len(factors)
@@ -257,6 +276,10 @@ class ProtocolAdapter:
         return start.elapsed_time(stop), answer
 
     def on_cpu(self, model: Any, given: list[Any]) -> tuple[float, Any]:
+        """A candidate's answer that is not laid out as an output is copied in its time, as in our own verdict: what it takes beside its clock is held
+        against what Model takes."""
         began = self.clock()
         answer = model(*given)
+        if self.is_new and isinstance(answer, self.torch.Tensor) and not self.copier.is_plain(answer):
+            answer = self.clone(answer, memory_format=self.torch.contiguous_format)
         return (self.clock() - began) * 1e3, answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from harness import protocol_kernelbench as protocol
 from harness.evaluate import Evaluator
 from harness.farside import kernelbench as farside_kernelbench
+from harness.farside.forms import OutputCopier
 from harness.problems.pytorch import open_problem
 from harness.processes.worker import WorkerFailure
 from harness.protocol_kernelbench import KernelBenchResult
@@ -327,7 +329,9 @@ def test_timed_calls_get_inputs_that_were_not_there_before(evaluator: Evaluator,
     """Who keeps answers by the tensor, its address or its values would time a look-up: 22,000x, 167x."""
     theirs = farside_kernelbench.ProtocolAdapter.__new__(farside_kernelbench.ProtocolAdapter)
     theirs.torch, theirs.device, theirs.is_new = torch, "cpu", True
-    theirs.problem, theirs.precision = {"scalar_outputs": [False], "random": False, "state": []}, torch.float32
+    theirs.detach, theirs.fill = torch.Tensor.detach, torch.Tensor.fill_
+    theirs.precision = torch.float32
+    theirs.problem = {"scalar_outputs": [False], "random": False, "state": [], "independent": [True, True, True]}
     theirs.outputs = [(name, at, False) for at, name in enumerate(("output_0", "generators", "elapsed", "given"))]
     theirs.namespace = SimpleNamespace(get_inputs=lambda: [torch.rand(8, 16), torch.arange(3), 2.0])
     for most in (1 << 30, 1):
@@ -353,12 +357,13 @@ def test_timed_calls_get_inputs_that_were_not_there_before(evaluator: Evaluator,
                 return x * 2
 
             theirs.model = model
-            theirs.copier = lambda answer, _outputs, answers=answers: answers.append(answer.clone())
+            theirs.copier, buffer = OutputCopier(), torch.empty(8, 16)
             elapsed = torch.zeros(1, dtype=torch.float64)
             theirs.begin_trials(torch.empty(1024, dtype=torch.uint8))
             for seed in range(21):
                 theirs.renew_inputs(seed)
-                theirs.time_trial([torch.empty(8, 16), None, elapsed], seed)
+                theirs.time_trial([buffer, None, elapsed], seed)
+                answers.append(buffer.clone())
             assert len(kept) == 21 and float(elapsed) > 0
         assert len(answers) == 42 and all(map(torch.equal, answers[:21], answers[21:])), "each process draws the same"
 
@@ -368,7 +373,7 @@ def test_indices_alone_are_drawn_anew_for_each_timed_call_however_large(monkeypa
     monkeypatch.setattr(farside_kernelbench, "DRAWN_BYTES", 1)
     model = farside_kernelbench.ProtocolAdapter.__new__(farside_kernelbench.ProtocolAdapter)
     model.torch, model.device, model.is_new, model.precision = torch, "cpu", False, torch.float32
-    model.problem, seen = {"random": False, "state": []}, list[torch.Tensor]()
+    model.problem, seen = {"random": False, "state": [], "independent": [True]}, list[torch.Tensor]()
     model.namespace, model.model = SimpleNamespace(get_inputs=lambda: [torch.randint(1000, (64,))]), lambda x: x
     model.begin_trials(torch.empty(1024, dtype=torch.uint8))
     for seed in range(8):
@@ -533,7 +538,7 @@ def test_nothing_of_the_candidate_is_there_when_model_is_timed_again(
 
 
 def busier(monkeypatch: pytest.MonkeyPatch, from_process: int) -> None:
-    """A call takes two milliseconds more in that process and all behind it, as beside another program; who works is not seen."""
+    """A call takes two milliseconds more in that process and all behind it, as beside another program."""
     own, started = protocol._Process.ask, list[protocol._Process]()
 
     def ask(self: protocol._Process, seed: int, of_call: int = 0) -> None:
@@ -544,7 +549,6 @@ def busier(monkeypatch: pytest.MonkeyPatch, from_process: int) -> None:
             time.sleep(2e-3)
 
     monkeypatch.setattr(protocol._Process, "ask", ask)
-    monkeypatch.setattr(protocol.load.LoadWatch, "share", lambda _self: 0.0)
 
 
 def test_a_machine_that_becomes_busy_accuses_nobody(evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch):
@@ -553,19 +557,64 @@ def test_a_machine_that_becomes_busy_accuses_nobody(evaluator: Evaluator, monkey
     assert found.correctness, found
 
 
-def test_times_of_two_clocks_are_not_compared():
-    """Model was timed beside others, by what it worked; the candidate alone, where only our clock was looked at."""
-    answer = torch.ones(3)
+def lacking(seed: int, more_ms: float, every: int = 1, noise: float = 0.1, calls: int = 100) -> protocol._TimedCalls:
+    """What requests take beside the clocks, the candidate's and Model's, where every so many of the candidate's hide so much of 2 ms."""
+    chance = random.Random(seed)
 
-    def timed(ours_ms: float, worked_ms: float, busy: bool) -> protocol._TimedCalls:
-        return protocol._TimedCalls([0.1], protocol._Took(ours_ms, worked_ms), busy, answer, answer)
+    def took() -> float:
+        return 0.4 + chance.expovariate(1 / noise) + (3.0 if chance.random() < 0.1 else 0.0)  # others have the core
 
-    alone, beside = timed(1.5, 0.32, busy=False), timed(4.4, 0.34, busy=True)
+    made = [[took() + (more_ms if call % every == 0 else 0.0), took()] for call in range(calls)]
+    return protocol._TimedCalls([2.0 - more_ms / every] * calls, made, torch.ones(3), torch.ones(3))
 
-    def never() -> tuple[protocol._TimedCalls, protocol._TimedCalls]:
-        raise AssertionError("nothing is doubted")
 
-    assert protocol._check_timed(never, alone, beside, 1e-4) == [0.1]
-    late = timed(9.0, 1.9, busy=True)
-    with pytest.raises(WorkerFailure, match="its clock lacks"):
-        protocol._check_timed(lambda: (late, beside), late, beside, 1e-4)
+def accused(timed: list[protocol._TimedCalls]) -> bool:
+    first, *again = timed
+    try:
+        protocol._check_timed(lambda: (again.pop(), first), first, first, 1e-4, "cpu")
+    except WorkerFailure as fault:
+        assert "its clock lacks" in fault.reason
+        return True
+    return False
+
+
+def test_a_clock_is_held_against_models_of_the_same_calls():
+    """Who hid half a millisecond of a call, or all of every fourth one, was believed; on a busy machine, who hid work in a thread of its own, too."""
+    for seed in range(0, 60, 3):
+        series = range(seed, seed + protocol.CLOCK_TRIES)
+        assert not accused([lacking(one, 0.0) for one in series])
+        assert not accused([lacking(one, 0.0, noise=1.0) for one in series])
+        assert accused([lacking(one, 1.2) for one in series])
+        assert accused([lacking(one, 6.0, every=3) for one in series])
+
+
+def test_what_an_answer_or_all_tensors_do_when_they_are_read_is_not_asked(evaluator: Evaluator, tmp_path: Path):
+    """A tensor's own attribute, a class in a parameter's place, and a method of all tensors did the work beside the clock: 6x to 9x."""
+    own = "        late = torch.empty_like(x)\n        late.detach = lambda: torch.mul(x, self.weight, out=late)\n        return late\n"
+    found = asked(evaluator, HONEST.replace("        return x * self.weight\n", own))
+    assert not found.correctness and "attributes of its own" in str(found.metadata), found
+    place = "        torch.nn.Parameter = Late\n        late = torch.empty(0).as_subclass(Late)\n        late.of, late.by = x, self.weight\n        return late\n"
+    found = asked(evaluator, HONEST.replace("        return x * self.weight\n", place) + LATE)
+    assert not found.correctness and "may compute when it is looked at" in str(found.metadata), found
+    of_all = "torch.Tensor.detach = torch.Tensor.fill_ = lambda *given: 1 / 0\n"
+    assert asked(evaluator, HONEST + of_all).correctness
+
+
+def test_signs_of_large_inputs_are_other_in_each_timed_call(monkeypatch: pytest.MonkeyPatch):
+    """What scaling leaves as it is was the answer of a Model that asks for signs alone: 2x by looking it up."""
+    monkeypatch.setattr(farside_kernelbench, "DRAWN_BYTES", 1)
+    model = farside_kernelbench.ProtocolAdapter.__new__(farside_kernelbench.ProtocolAdapter)
+    model.torch, model.device, model.is_new, model.precision = torch, "cpu", False, torch.float32
+    model.namespace = SimpleNamespace(get_inputs=lambda: [torch.randn(64, 64), torch.arange(4096.0)])
+    model.model = lambda _x, _sorted: None
+    model.problem, seen = {"random": False, "state": [], "independent": [True, False]}, list[torch.Tensor]()
+    model.begin_trials(torch.empty(1 << 16, dtype=torch.uint8))
+    for seed in range(40):
+        model.renew_inputs(seed)
+        signs = model.given[0].sign()
+        assert not seen or seed < 2 or all(float((signs != one).float().mean()) > 0.1 for one in seen[1:])
+        assert float((model.given[1][1:] > 0).float().mean()) == 1 and float(model.given[1][-1]) > 3000, (
+            "as it was drawn"
+        )
+        assert float(model.given[0].abs().mean()) > 0.6, "factors stay with their elements"
+        seen.append(signs)
