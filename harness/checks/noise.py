@@ -133,10 +133,11 @@ class ReferenceCall:
         with self.rounding(**how):
             return self.run(upcast(inputs, "float64"), "float64")
 
-    def turned(self, inputs: dict[str, torch.Tensor], turn: int) -> dict[str, torch.Tensor]:
-        """Its outputs in fp64, where of what shares a place in a ranking others are picked (rounding.Rounding)."""
+    def turned(self, inputs: dict[str, torch.Tensor], turn: int, *, unstable: bool = False) -> dict[str, torch.Tensor]:
+        """Its outputs in fp64, where of what shares a place in a ranking others are picked (rounding.Rounding); `unstable`: also where a stable
+        sort says which comes first."""
         bits = self.bits - (SHARED_BITS if self.bits >= FP32_BITS else 1)
-        with self.rounding(bits=bits, units=0.0, sum_units=0.0, turn=turn):
+        with self.rounding(bits=bits, units=0.0, sum_units=0.0, turn=turn, unstable=unstable):
             return self.run(upcast(inputs, "float64"), "float64")
 
 
@@ -158,6 +159,12 @@ class ReferenceRoundings:
 
     def turn(self, number: int) -> dict[str, torch.Tensor]:
         return self.reference.turned(self.inputs, number)
+
+    def has_order(self, name: str) -> bool:
+        """Whether a stable sort says which of equal values comes first, and nothing but that ranks what is in this output."""
+        turns = [self.turn(0), self.turn(2), self.reference.turned(self.inputs, 2, unstable=True)]
+        first, second, unstable = (one[name].double().nan_to_num() for one in turns)
+        return bool((first == second).all()) and not bool((first == unstable).all())
 
     def _make(self, number: int) -> dict[str, torch.Tensor]:
         if not number:

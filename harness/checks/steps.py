@@ -2,7 +2,7 @@
 
 fp64 says one side, and an honest kernel may be on the other where the two are within rounding of each other. Each element that is
 not the reference's must be what another rounding of the reference makes of it (harness/farside/rounding.py), or, of an index into
-an input, name a place that holds the same value. Where values that are equal but for rounding are ranked (sigmoids of large numbers), any order
+an input, name a place that holds the same value, unless a stable sort has ranked it. Where values that are equal but for rounding are ranked (sigmoids of large numbers), any order
 of them is right, and what is gathered by it (`explain_picks`).
 """
 
@@ -36,8 +36,10 @@ def explain(name: str, dtype: str, got: torch.Tensor, right: Expected, whole: Ri
     wrong = errors(got, right, dtype) > 1.0
     if whole.roundings is None or not bool(wrong.any()):
         return False
-    if dtype in INDICES:
-        wrong &= ~_same_values(got, right.value, whole.roundings.inputs)
+    if dtype in INDICES and bool((same := wrong & _same_values(got, right.value, whole.roundings.inputs)).any()):
+        if whole.roundings.has_order(name):
+            return False
+        wrong &= ~same
     return not bool(wrong.any()) or _found(name, got, right, wrong, whole)
 
 

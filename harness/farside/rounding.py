@@ -38,6 +38,13 @@ _LARGEST = {
     "aten::min": False,
 }
 """Operators that pick by value, and whether the largest come first where no argument says it."""
+_MOVES = frozenset(
+    f"aten::{name}" for name in (
+        "_to_copy", "clone", "contiguous", "neg", "abs", "relu", "clamp", "maximum", "minimum", "amax", "amin", "where", "masked_fill", "index",
+        "index_select", "gather", "cat", "stack", "flip", "roll", "repeat", "sort", "topk", "max", "min",
+    )
+)  # fmt: skip
+"""Operators whose results hold numbers that were there, up to the sign, beside views."""
 _FAR = 2.0**960
 """What no splitting of smaller numbers overflows by."""
 _FLUSHED = 2.0**-126
@@ -48,16 +55,17 @@ class Rounding(TorchDispatchMode):
     """A context in which results of fp64 operators (and, at 24 bits, of fp32 ones) are those of another rounding."""
 
     def __init__(
-        self, bits: int, units: float, sum_units: float, *, holds: bool = True, smallest: float = 0.0, turn: int | None = None
+        self, bits: int, units: float, sum_units: float, *, holds: bool = True, smallest: float = 0.0, turn: int | None = None,
+        unstable: bool = False,
     ) -> None:  # fmt: skip
         """bits: of the format. units: how far a result may be off, in its unit roundoffs. sum_units: of operators that take in
         many elements, so much for each of these too. `holds`: what was moved is rounded to the format. smallest: where above 0 the
         format's smallest number, by half of which any result may be off too, and sums are kept in the format, so that one which it can hold is inexact.
         `turn`: nothing is moved, but of computed values that are equal in the format those are picked that stand half as many places
-        behind; odd turns round them to a grid in between."""
+        behind; odd turns round them to a grid in between. `unstable`: of equal values that a stable sort ranks, too."""
         super().__init__()
         self.bits, self.units, self.sum_units, self.holds, self.smallest = bits, units, sum_units, holds, smallest
-        self.turn = turn
+        self.turn, self.unstable = turn, unstable
         self.computed: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         """Tensors whose values are known but for rounding, by id."""
         self.generators: dict[torch.device, torch.Generator] = {}
@@ -98,7 +106,7 @@ class Rounding(TorchDispatchMode):
         """What the operator makes, of values that share a place others than it picks."""
         result = operator(*args, **kwargs)
         known = any(id(one) in self.computed for one in _tensors([args, kwargs]))
-        name, _draws, _views, mutates, _pointwise = _facts(operator)
+        name, _draws, views, mutates, _pointwise = _facts(operator)
         if name in _LARGEST and not mutates:
             arguments = operator._schema.arguments
             given = {one.name: one.default_value for one in arguments}
@@ -107,7 +115,7 @@ class Rounding(TorchDispatchMode):
                 result = self._turned(name, given, result, known)
         for one in _tensors(result):
             if one.dtype.is_floating_point:
-                inexact = None if known else self._inexact(one)
+                inexact = None if known or views or name in _MOVES else self._inexact(one)
                 if known or (inexact is not None and bool(inexact.any())):
                     self.computed[id(one)] = one
         return result
@@ -116,7 +124,7 @@ class Rounding(TorchDispatchMode):
         """Picked values and places, those that share a place turned. What is not `computed` shares it where it is equal, and only where
         nothing says which of equal ones comes first."""
         values, dim, keeps = given["self"], given["dim"], bool(given.get("keepdim", True))
-        specified = name not in ("aten::topk", "aten::sort") or bool(given.get("stable"))
+        specified = name not in ("aten::topk", "aten::sort") or (bool(given.get("stable")) and not self.unstable)
         if (
             values.dtype != torch.float64
             or not values.dim()

@@ -163,6 +163,35 @@ def test_either_place_of_equal_values_is_right(tmp_path):
         assert wrong(kernel, twice, values, TURNED) == TURNED
 
 
+@pytest.mark.parametrize(
+    "ranked", ["x.round().sort(dim=-1, stable=True)[1]", "x.round().argsort(dim=-1, stable=True, descending=True)"]
+)
+def test_a_stable_sort_has_one_order_of_equal_values(tmp_path, ranked):
+    kernel = kernel_of(tmp_path, "float32", f"return {{'i': {ranked}}}", i="int64")
+    descending = "descending" in ranked
+
+    def stable(x: torch.Tensor) -> Outputs:
+        return {"i": torch.argsort(x.round() * 2, dim=-1, stable=True, descending=descending)}
+
+    def unstable(x: torch.Tensor) -> Outputs:
+        mixed = torch.randperm(x.shape[1])
+        return {"i": mixed[torch.argsort(x.round()[:, mixed], dim=-1, stable=True, descending=descending)]}
+
+    assert not wrong(kernel, stable)
+    assert wrong(kernel, unstable) == 3
+    (tmp_path / "itself").mkdir()
+    of_itself = kernel_of(
+        tmp_path / "itself", "bfloat16", f"return {{'i': {ranked.replace('.round()', '')}}}", i="int64"
+    )
+    assert wrong(of_itself, lambda x: backwards(x, descending)) == 3
+    assert not wrong(of_itself, lambda x: {"i": torch.argsort(x, dim=-1, stable=True, descending=descending)})
+
+
+def backwards(x: torch.Tensor, descending: bool) -> Outputs:
+    """In order, of equal values the last first."""
+    return {"i": x.shape[1] - 1 - torch.argsort(x.flip(-1).float(), dim=-1, stable=True, descending=descending)}
+
+
 def test_a_wrong_output_of_a_length_of_its_own_is_said(tmp_path):
     """`used` in the spec: the closer look at it raised an exception of ours."""
     kernel = kernel_of(tmp_path, "float32", "v, i = x.sort(-1); return {'v': v}", v="float32")
