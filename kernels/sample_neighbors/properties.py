@@ -226,7 +226,7 @@ def unlikely(seen, sizes) -> str:
         return ""
     row, degree, places, node = (torch.cat(part) for part in zip(*seen, strict=True))
     degree, places = degree.double(), places.double()
-    alarm = FALSE_ALARM / (len(LONG) * (BUCKETS + 3) + NEAR + 15)
+    alarm = FALSE_ALARM / (len(LONG) * (BUCKETS + 3) + NEAR + 16)
     calls = torch.repeat_interleave(torch.tensor([len(one[0]) for one in seen])).to(degree.device)
     for least in LONG:
         rows = degree >= least * fanout
@@ -277,6 +277,12 @@ def unlikely(seen, sizes) -> str:
         return f"rows are not independent: in how it picks a row is like {said}"
     if said := _follow([one[:3] for one in seen], alarm):
         return said
+    alike = [
+        vectors.index_copy(0, rows, vectors[rows] / (degrees - fanout).div(degrees - 1).sqrt()[:, None]).float()
+        for vectors, (rows, degrees, *_) in zip(own, seen, strict=True)
+    ]
+    if said := _follow_at_a_distance(alike, alarm):
+        return said
     for vectors, (rows, degrees, *_) in zip(own, seen, strict=True):
         vectors[rows[degrees < LONG[1] * fanout]] = 0
     if said := _alike_at_a_distance(own, alarm):
@@ -326,6 +332,44 @@ def _alike_at_a_distance(own, alarm, next_call=False) -> str:
             distance = worst - size if next_call and worst > size // 2 else worst
             return f"{said.format(distance)} ({float(z[worst]):+.0f} standard errors)"
     return ""
+
+
+def _follow_at_a_distance(own, alarm) -> str:
+    """Whether how a row is picked depends on the row so far before it in its call, in a way that one half of the calls shows and the other half
+    shows, too: mirrored, multiplied, in whatever parts. For all distances at once.
+
+    own: of each call [rows, PARTS], of rows with an expectation of 0 that vary alike, 0 where a row is not looked at.
+    """
+    rows, parts = own[0].shape
+    if len(own) < 2:
+        return ""
+    size = 1 << (2 * rows - 1).bit_length()
+    waves, pairs = [torch.fft.rfft(one, size, dim=0) for one in own], []
+    there = [torch.fft.rfft(one.any(dim=1).double(), size) for one in own]
+    for half in (0, 1):
+        pairs.append(torch.fft.irfft(sum(one.abs().square() for one in there[half::2]), size)[1:rows])
+    shown = own[0].new_zeros(rows - 1, dtype=torch.float64)
+    for part in range(parts):  # covariances of this part of a row with every part of the other
+        first, second = (
+            torch.fft.irfft(sum(one[:, part, None].conj() * one for one in waves[half::2]), size, dim=0)[1:rows]
+            for half in (0, 1)
+        )
+        shown += (first * second).sum(dim=1).double()
+    usual = (pairs[0] * pairs[1]).clamp_min(1.0).sqrt()
+    enough = torch.minimum(*pairs) >= FEWEST_PAIRS
+    if int(enough.sum()) < FEWEST_ROWS:
+        return ""
+    z = torch.where(enough, shown / usual, 0.0)
+    z /= float(z[enough].abs().median()) / 0.6745
+    worst = int(z.argmax())
+    # a bound for a sum of as many products of two normal numbers; parts of short rows are not alike, so they count as fewer
+    count, most = parts * parts / 4, float(z[worst])
+    at = most * math.sqrt(count)
+    by = (math.sqrt(count * count + 4 * at * at) - count) / (2 * at)
+    if -count / 2 * math.log1p(-by * by) - by * at >= math.log(alarm / int(enough.sum())):
+        return ""
+    where = f"how a row is picked says how the one {worst + 1} places behind it is"
+    return f"rows are not independent: {where} ({most:+.0f} standard errors)"
 
 
 def _uneven_gaps(degree, places):

@@ -498,6 +498,28 @@ def test_rows_that_make_their_picks_of_another_rows_are_found(how: str, far: int
     assert f" {far} places behind it is" in said, said
 
 
+def test_rows_that_follow_from_others_however_far_before_are_found(monkeypatch) -> None:
+    """Multiplied by a number that is prime to their degree, beyond the distances that are looked at one by one."""
+    rng, module = generator("cpu"), catalog.load("sample_neighbors").properties
+    monkeypatch.setitem(RELATED, "multiplied", lambda places, degree, rng: places * 7 % degree)
+    primes = torch.tensor([n for n in range(23, 120) if all(n % d for d in range(2, n))])
+    degrees = [primes[torch.randint(len(primes), (4096,), generator=rng)] for _ in range(6)]
+
+    def look(calls: list[torch.Tensor]) -> str:
+        own = [
+            module._by_part(places, degree, 10) / ((degree - 10) / (degree - 1)).sqrt()[:, None]
+            for degree, places in zip(degrees, calls, strict=True)
+        ]
+        return module._follow_at_a_distance([one.float() for one in own], 1e-11)
+
+    assert " 500 places behind it is" in look(sample_in_pairs("multiplied", degrees, 10, rng, 500))
+    chance = [
+        torch.rand(4096, int(d.max()), generator=rng).masked_fill(torch.arange(int(d.max())) >= d[:, None], 2)
+        for d in degrees
+    ]
+    assert not look([keys.topk(10, dim=1, largest=False).indices for keys in chance])
+
+
 @pytest.mark.parametrize("calls_apart", [0, 1])
 def test_rows_whose_places_follow_from_another_rows_by_no_parts_are_found(calls_apart: int, monkeypatch) -> None:
     """Each place by a table, of which neither parts nor gaps need to show anything: in one call, and from call to call."""
