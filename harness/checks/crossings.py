@@ -14,6 +14,8 @@ from kernels.spec import SIGNIFICAND_BITS, Spec, Workload
 
 MOST_BYTES = {"cpu": 2 << 20, "cuda": 32 << 20}
 """Bytes that one call may move, by device (upper bound)."""
+LARGE_BYTES = {"cpu": 10 << 20, "cuda": 32 << 20}
+"""The same of the call of odd sizes that is nearly as large as the largest listed one."""
 FEW_ROWS, REMAINDERS = range(1, 18), 16
 """Numbers of rows that all are tried, and of widths that follow each other: remainders of what is done by so many and fewer."""
 PAIRS = 7
@@ -29,7 +31,7 @@ BEYOND, BEYOND_BYTES = (1 << 16) + 1, 32 << 20
 
 
 def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: bool = False) -> tuple[Workload, ...]:
-    """Untimed workloads: many rows, an odd number of them where there may be, and more than 65,535; each of FEW_ROWS, and REMAINDERS widths, in pairs; each other axis beyond
+    """Untimed workloads: many rows, an odd number of them where there may be, also of a large odd width, and more than 65,535; each of FEW_ROWS, and REMAINDERS widths, in pairs; each other axis beyond
     its largest size; the largest sizes in every dtype that lacks them. Empty where the sizes may depend on each other.
 
     Sizes of the visible suite only, since a reason would tell agents what is held out; `held_out`: of all the device's, what
@@ -42,11 +44,14 @@ def crossings(spec: Spec, device: str, dtypes: tuple[str, ...], *, held_out: boo
     known = {workload.label for workload in spec.workloads}
     if held_out:
         known |= {workload.label for workload in crossings(spec, device, dtypes)}
-    for workload in _wanted(spec, listed, device, dtypes):
+    large = {workload.label for workload in _odd_and_large(spec, listed, device, dtypes)}
+    for workload in (*_wanted(spec, listed, device, dtypes), *_odd_and_large(spec, listed, device, dtypes)):
         apart = not any(tensor.strides and spec.overlaps(tensor, workload.axes) for tensor in spec.tensors)
         most = MOST_BYTES[device]
         if max(workload.axes.values()) >= BEYOND:
             most = max(most, BEYOND_BYTES)
+        elif workload.label in large:
+            most = LARGE_BYTES[device]
         if workload.label not in known and apart and _moved(spec, workload) <= most:
             found.setdefault(workload.label, workload)
     return tuple(found.values())
@@ -95,6 +100,26 @@ def _wanted(spec: Spec, listed: list[Workload], device: str, dtypes: tuple[str, 
             for axis in spec.axes:
                 if axis != rows:
                     yield made({**smallest.axes, axis: sizes[axis][-1] + steps[axis]}, dtype)
+
+
+def _odd_and_large(spec: Spec, listed: list[Workload], device: str, dtypes: tuple[str, ...]) -> Iterator[Workload]:
+    """The largest listed sizes, rows and width odd and halved by chance: what is done by so many at once ends within both, where neither is few."""
+    largest = max(listed, key=lambda workload: _moved(spec, workload))
+    rows, width = spec.outputs[0].shape[:1], spec.outputs[0].shape[-1:]
+    if len(spec.outputs[0].shape) < 2 or not dtypes or not {*rows, *width} <= set(spec.axes):
+        return
+    axes = dict(largest.axes)
+    for axis, known in ((name, {workload.axes[name] for workload in listed}) for name in (*rows, *width)):
+        if math.gcd(*known) != 1 and len(known) > 1:
+            return
+        axes[axis] = max(1, axes[axis] - 1 - DRAWN[0] % WIDER // 2 * 2)
+    made = Workload(axes=axes, dtype=dtypes[0], devices=(device,), timed=False)  # type: ignore[arg-type]
+    turn = 0
+    while max(axes[rows[0]], axes[width[0]]) > 1 and _moved(spec, made) > LARGE_BYTES[device]:
+        halved = (rows, width)[DRAWN[1] >> turn % 8 & 1][0]
+        axes[halved], turn = axes[halved] // 2 | 1, turn + 1
+        made = made.model_copy(update={"axes": dict(axes)})
+    yield made
 
 
 def _wider(at: int) -> int:

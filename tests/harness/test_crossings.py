@@ -41,6 +41,21 @@ def test_what_listed_sizes_leave_open_is_crossed():
     assert all(not one.timed for one in found) and max(moved) <= MOST_BYTES["cpu"]
 
 
+def test_many_rows_meet_a_large_odd_width(monkeypatch: pytest.MonkeyPatch):
+    """A source that was wrong from 600 rows on where the width was odd and above 900 had passed: odd widths came with few rows, many rows with even ones."""
+    spec, met = catalog.load("silu_and_mul").spec, set[tuple[bool, bool]]()
+    for bits in (0, 0b10101010, 255):
+        monkeypatch.setattr(crossings_module, "DRAWN", bytes([bits] * 40))
+        found = [one.axes for one in crossings(spec, "cpu", spec.dtypes)]
+        odd = [
+            axes
+            for axes in found
+            if axes["hidden"] % 2 and axes["tokens"] % 2 and axes["hidden"] * axes["tokens"] > 300_000
+        ]
+        met |= {(axes["tokens"] > 600, axes["hidden"] > 900) for axes in odd if axes["tokens"] < 60_000}
+    assert {(True, True), (False, True)} <= met
+
+
 def test_rows_that_come_in_groups_go_beyond_65535_in_whole_groups():
     spec = spec_of(("ordinary",), (6, 64), (30, 32))
     assert [one.axes["n"] for one in crossings(spec, "cpu", spec.dtypes) if one.axes["n"] > 65_535] == [65_538]
