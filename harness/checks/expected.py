@@ -26,6 +26,8 @@ class Roundings(Protocol):
 
     def turn(self, number: int) -> dict[str, torch.Tensor]: ...
 
+    def has_order(self, name: str) -> bool: ...
+
 
 @dataclass
 class Expected:

@@ -277,11 +277,11 @@ def unlikely(seen, sizes) -> str:
         return f"rows are not independent: in how it picks a row is like {said}"
     if said := _follow([one[:3] for one in seen], alarm):
         return said
-    alike = [
+    even = [
         vectors.index_copy(0, rows, vectors[rows] / (degrees - fanout).div(degrees - 1).sqrt()[:, None]).float()
         for vectors, (rows, degrees, *_) in zip(own, seen, strict=True)
     ]
-    if said := _follow_at_a_distance(alike, alarm):
+    if said := _follow_at_a_distance(even, alarm):
         return said
     for vectors, (rows, degrees, *_) in zip(own, seen, strict=True):
         vectors[rows[degrees < LONG[1] * fanout]] = 0
