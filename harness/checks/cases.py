@@ -102,7 +102,7 @@ SPECIAL_EACH = 3
 
 
 def make_special(name: str, case: Case, kernel: Kernel, device: str) -> Case | None:
-    """Another case with a few elements of each float input of the `SPECIAL` ones; None where no input can have one, or the reference
+    """Another case with a few elements of each float input, its last one among them, of the `SPECIAL` ones; None where no input can have one, or the reference
     takes none.
 
     Where the reference hands NaNs on in fp64 and in fp32, so must a kernel; where it makes an infinity in both, an infinity or
@@ -120,6 +120,7 @@ def make_special(name: str, case: Case, kernel: Kernel, device: str) -> Case | N
             for special in SPECIAL[name]:
                 if not math.isinf(special) or values.dtype != torch.float8_e4m3fn:  # it has none
                     flat[torch.randint(len(flat), (SPECIAL_EACH,), device=flat.device)] = special
+                    flat[-1:] = special  # behind what is done by so many at once
                     found = True
             inputs[tensor.name] = values
     if not found or not kernel.has_reference:

@@ -37,6 +37,15 @@ def test_a_candidate_hands_them_on_where_the_baseline_does(tmp_path: Path) -> No
     assert verdicts(tmp_path / "twice", HANDS_ON, LOSES)[0] == ["PASSED", "INCORRECT"]
 
 
+def test_the_last_element_is_one_of_them(tmp_path: Path) -> None:
+    """Who loses them behind what is done by eight at once had passed: of hundreds of thousands of elements three were not numbers."""
+    tail = TEXT % "input[i] > 0.5f || (i >= n - n % 8 && !(input[i] < 0.5f)) ? 0.5f : input[i]"
+    assert verdicts(tmp_path / "twice", HANDS_ON, tail.replace("n % 8", "(n % 8 ? n % 8 : 1)"))[0] == [
+        "PASSED",
+        "INCORRECT",
+    ]
+
+
 @pytest.mark.parametrize("candidate", [LOSES + "\n", HANDS_ON])
 def test_what_ships_without_handing_them_on_is_a_baseline_and_it_is_said(tmp_path: Path, candidate: str) -> None:
     outcomes, notices = verdicts(tmp_path / "twice", LOSES, candidate)
