@@ -112,7 +112,7 @@ def _unfold(x, dimension, size, step):
 def _copysign(x, other):
     if not isinstance(other, torch.Tensor):
         return -x.abs() if math.copysign(1, other) < 0 else x.abs()
-    return torch.where((other < 0) | (1 / other < 0), -x.abs(), x.abs())  # 1 / -0 is below zero
+    return torch.where(torch.signbit(other), -x.abs(), x.abs())
 
 
 def _diag_embed(x, offset=0, dim1=-2, dim2=-1):
@@ -142,6 +142,194 @@ def _histc(x, bins=100, min=0, max=0):
     at = ((flat - min) * (bins / (max - min))).floor().clamp(0, bins - 1)
     counted = inside.to(x.dtype)
     return torch.zeros(bins, dtype=x.dtype, device=x.device).index_add(0, torch.where(inside, at, 0).long(), counted)
+
+
+def _frexp(x):
+    """x as a number from a half up to one and a power of two; the exponent that a logarithm gives is one too large or too small at times."""
+    whole = (x != 0) & x.isfinite()
+    power = torch.where(whole, x.abs().log2().floor() + 1, 0.0)
+    half = (power / 2).trunc()  # twice, since the power itself may be no float
+    near = x * torch.exp2(-half) * torch.exp2(half - power)
+    more = torch.where(whole, (near.abs() >= 1).to(x.dtype) - (near.abs() < 0.5).to(x.dtype), 0.0)
+    return torch.return_types.frexp((near * torch.exp2(-more), (power + more).to(torch.int32)))
+
+
+def _polynomial(x, *factors):
+    """By Horner's rule, the factor of the highest power first."""
+    return functools.reduce(lambda made, factor: made * x + factor, factors[1:], torch.full_like(x, factors[0]))
+
+
+def _in_floats(own, formula):
+    """A formula as exact as float32; of float64 it is torch's own, which has no kernel."""
+    return lambda x: own(x) if x.dtype == torch.float64 else formula(x)
+
+
+def _erfinv(x):
+    """Giles' polynomials (2010), off by three units of float32."""
+    w = -torch.log((1 - x) * (1 + x))
+    middle = _polynomial(
+        w - 2.5, 2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164, 0.246640727, 1.50140941
+    )  # fmt: skip
+    end = _polynomial(
+        w.sqrt() - 3, -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406, 2.83297682
+    )  # fmt: skip
+    found = torch.where(w < 5, middle, end) * x
+    return torch.where(x.abs() == 1, x * float("inf"), found)
+
+
+def _digamma(x):
+    """Six steps up, where the asymptotic series is exact; below zero by reflection."""
+    at = torch.where(x > 0, x, 1 - x)
+    above = at + 6
+    inverse = 1 / (above * above)
+    series = _polynomial(inverse, 1 / 240, -1 / 252, 1 / 120, -1 / 12, 0.0)
+    found = above.log() - 0.5 / above + series - sum(1 / (at + step) for step in range(6))
+    below = found - math.pi / torch.tan(math.pi * (x - x.round()))
+    end = torch.where(x == 0, -1 / x, float("nan"))  # of no whole number below zero
+    return torch.where(x > 0, found, torch.where(x == x.round(), end, below))
+
+
+def _bessel(order, scaled, x):
+    """I0 or I1 (Abramowitz and Stegun 9.8.1 to 9.8.4), off by 2e-7 of the result; `scaled`: by exp(-|x|)."""
+    size = x.abs()
+    small, large = (size / 3.75).square(), 3.75 / size.clamp(min=3.75)
+    near, far = (
+        ((0.0045813, 0.0360768, 0.2659732, 1.2067492, 3.0899424, 3.5156229, 1.0),
+         (0.00392377, -0.01647633, 0.02635537, -0.02057706, 0.00916281, -0.00157565, 0.00225319, 0.01328592, 0.39894228)),
+        ((0.00032411, 0.00301532, 0.02658733, 0.15084934, 0.51498869, 0.87890594, 0.5),
+         (-0.00420059, 0.01787654, -0.02895312, 0.02282967, -0.01031555, 0.00163801, -0.00362018, -0.03988024, 0.39894228)),
+    )[order]  # fmt: skip
+    near_zero = _polynomial(small.clamp(max=1), *near) * (size if order else 1.0)
+    beyond = _polynomial(large, *far) * torch.rsqrt(size.clamp(min=3.75))
+    found = torch.where(
+        size < 3.75,
+        near_zero * torch.exp(-size) if scaled else near_zero,
+        beyond if scaled else beyond * torch.exp(size),
+    )
+    return torch.where(x < 0, -found, found) if order else found
+
+
+def _mode(x, dim=-1, keepdim=False):
+    """The smallest of the values that are most often there; the places that torch gives with them are nobody's promise."""
+    rows = x.movedim(dim, -1).sort(-1).values.contiguous()
+    count = torch.searchsorted(rows, rows, right=True) - torch.searchsorted(rows, rows)
+    most = (count == count.amax(-1, keepdim=True)) & (count > 0)
+    found = torch.where(most, rows, rows[..., -1:]).amin(-1, keepdim=True).movedim(-1, dim)
+    return torch.return_types.mode((found if keepdim else found.squeeze(dim), None))
+
+
+def _cummax(found, x, dim):
+    """Running extremes and the last place that held each."""
+    values = found(x, dim)[0]
+    at = torch.arange(x.shape[dim], device=x.device).view(
+        [-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]
+    )
+    holds = (x == values) | x.isnan() if x.is_floating_point() else x == values
+    places = torch.cummax(torch.where(holds, at, 0), dim)[0]
+    return getattr(torch.return_types, found.__name__)((values, places))
+
+
+def _nanmedian(x, dim=None, keepdim=False):
+    """The lower of the two in the middle of what is a number: NaN is sorted behind."""
+    if dim is None:
+        return _nanmedian(x.flatten(), 0).values
+    values, places = torch.sort(x, dim=dim, stable=True)
+    rank = ((~x.isnan()).sum(dim, keepdim=True) - 1).clamp(min=0) // 2
+    found = values.gather(dim, rank), places.gather(dim, rank)
+    return torch.return_types.nanmedian(found if keepdim else tuple(one.squeeze(dim) for one in found))
+
+
+def _linspace(start, end, steps, **more):
+    """Of an open number of steps: from both ends, as torch does."""
+    if isinstance(steps, int) or isinstance(start, torch.Tensor) or isinstance(end, torch.Tensor):
+        return torch.linspace(start, end, steps, **more)
+    dtype = more.pop("dtype", None) or torch.get_default_dtype()
+    at = torch.arange(steps, **more)
+    last = at.new_full((), steps - 1)
+    by = torch.full_like(last, end - start, dtype=dtype) / last.clamp(min=1)
+    return torch.where((at < steps // 2) | (at == 0), start + by * at, end - by * (last - at)).to(dtype)
+
+
+def _cdist(x, other, p=2.0, compute_mode=None):
+    return torch.linalg.vector_norm(x.unsqueeze(-2) - other.unsqueeze(-3), p, -1)
+
+
+def _pdist(x, p=2.0):
+    rows, columns = _triu_indices(x.shape[0], x.shape[0], 1, device=x.device)
+    return torch.linalg.vector_norm(x[rows] - x[columns], p, -1)
+
+
+def _take_along_dim(x, places, dim=None):
+    return x.flatten()[places.flatten()] if dim is None else x.gather(dim, places)
+
+
+def _gaussian_nll(input, target, var, full=False, eps=1e-6, reduction="mean"):
+    """Without torch's look at whether a variance is below zero."""
+    var = (var if isinstance(var, torch.Tensor) else torch.full_like(input, var)).clamp(min=eps)
+    var = var if var.dim() == input.dim() else var[..., None]
+    found = 0.5 * (var.log() + (input - target).square() / var) + (0.5 * math.log(2 * math.pi) if full else 0)
+    return found if reduction == "none" else getattr(found, reduction)()
+
+
+MOST_OF_MATRIX = 4
+"""Rows of a square matrix that is written out."""
+
+
+def _is_open_or_large(x) -> bool:
+    return not isinstance(x.shape[-1], int) or x.shape[-1] > MOST_OF_MATRIX
+
+
+def _minor(x, row, column):
+    rows, columns = ([at for at in range(x.shape[-1]) if at != out] for out in (row, column))
+    return torch.stack([torch.stack([x[..., r, c] for c in columns], -1) for r in rows], -2)
+
+
+def _det(x):
+    """Of a few rows, by the first one."""
+    if _is_open_or_large(x):
+        return torch.linalg.det(x)
+    if x.shape[-1] == 1:
+        return x[..., 0, 0]
+    return sum((-1) ** at * x[..., 0, at] * _det(_minor(x, 0, at)) for at in range(x.shape[-1]))
+
+
+def _inv(x):
+    """Of a few rows, by their minors."""
+    if _is_open_or_large(x):
+        return torch.linalg.inv(x)
+    if x.shape[-1] == 1:
+        return 1 / x
+    every = range(x.shape[-1])
+    minors = [torch.stack([(-1) ** (r + c) * _det(_minor(x, c, r)) for c in every], -1) for r in every]
+    return torch.stack(minors, -2) / _det(x)[..., None, None]
+
+
+def _solve(x, right, **_):
+    vector = right.dim() == x.dim() - 1
+    found = (_inv(x)[..., None] * (right[..., None] if vector else right)[..., None, :, :]).sum(-2)
+    return found[..., 0] if vector else found
+
+
+def _cholesky(x, upper=False):
+    """Of a few rows, one after another."""
+    if _is_open_or_large(x):
+        return torch.linalg.cholesky(x, upper=upper)
+    every, low = range(x.shape[-1]), {}
+    for r in every:
+        for c in range(r + 1):
+            rest = x[..., r, c] - sum(low[r, k] * low[c, k] for k in range(c))
+            low[r, c] = rest.sqrt() if r == c else rest / low[c, c]
+    zero = torch.zeros_like(x[..., 0, 0])
+    found = torch.stack([torch.stack([low.get((r, c), zero) for c in every], -1) for r in every], -2)
+    return found.mT if upper else found
+
+
+def _max_pool1d(x, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+    size, by, pad, apart = (_pair(n)[-1] for n in (kernel_size, stride or kernel_size, padding, dilation))
+    found = torch.nn.functional.max_pool2d(
+        x[..., None, :], (1, size), (1, by), (0, pad), (1, apart), ceil_mode, return_indices
+    )
+    return tuple(one.squeeze(-2) for one in found) if return_indices else found.squeeze(-2)
 
 
 def _pair(number) -> tuple[int, int]:
@@ -258,7 +446,23 @@ def _embedding_bag(
     return made / (ends - first).clamp(min=1)[:, None]
 
 
+def _both(name: str, composed, *more) -> dict[Any, Any]:
+    """A function of torch and the method of that name."""
+    return {getattr(torch, name): composed, getattr(torch.Tensor, name): composed, **dict.fromkeys(more, composed)}
+
+
 COMPOSED: dict[Any, Any] = {
+    **_both("frexp", _frexp), **_both("erfinv", _in_floats(torch.erfinv, _erfinv), torch.special.erfinv),
+    **_both("digamma", _in_floats(torch.digamma, _digamma), torch.special.digamma, torch.special.psi),
+    **_both("i0", _in_floats(torch.i0, functools.partial(_bessel, 0, False)), torch.special.i0),
+    torch.special.i0e: _in_floats(torch.special.i0e, functools.partial(_bessel, 0, True)),
+    torch.special.i1: _in_floats(torch.special.i1, functools.partial(_bessel, 1, False)), torch.special.i1e: _in_floats(torch.special.i1e, functools.partial(_bessel, 1, True)),
+    **_both("mode", _mode), **_both("nanmedian", _nanmedian), **_both("cummax", functools.partial(_cummax, torch.cummax)),
+    **_both("cummin", functools.partial(_cummax, torch.cummin)), torch.linspace: _linspace, torch.cdist: _cdist, torch.nn.functional.pdist: _pdist,
+    **_both("dist", lambda x, other, p=2: torch.linalg.vector_norm(x - other, p)), **_both("take_along_dim", _take_along_dim),
+    torch.nn.functional.gaussian_nll_loss: _gaussian_nll, **_both("det", _det, torch.linalg.det), **_both("inverse", _inv, torch.linalg.inv),
+    torch.linalg.solve: _solve, torch.linalg.cholesky: _cholesky,
+    torch.linalg.multi_dot: functools.partial(functools.reduce, torch.matmul), torch.max_pool1d: _max_pool1d, torch.nn.functional.max_pool1d: _max_pool1d,
     torch.nn.functional.embedding_bag: _embedding_bag,
     torch.median: _median, torch.Tensor.median: _median, torch.kthvalue: _kthvalue, torch.Tensor.kthvalue: _kthvalue,
     torch.quantile: _quantile, torch.Tensor.quantile: _quantile, torch.Tensor.unfold: _unfold, torch.copysign: _copysign,

@@ -215,7 +215,8 @@ def _in_phases(
         seconds = _value(program, kernel.work, workload) / _value(program, kernel.units, workload) / STEPS_A_SECOND
         if seconds > LONGEST_PHASES_S:
             raise NoProgram(
-                f"its definitions would follow each other in one block, for {seconds:.2g} s or more at {workload.label}"
+                f"its definitions would follow each other in one block, for {seconds:.2g} s or more at {workload.label}: split the "
+                "kernel, or give what it computes a leading axis in common"
             )
     few = any(_value(program, kernel.units, workload) <= FEW_UNITS for workload in on_a_gpu)
     sketch = Phases(clusters=clusters and few and kernel.holds_little)
@@ -255,6 +256,8 @@ def _cpu_plan(kernel: PackedKernel, width: int) -> KernelPlan:
     members = kernel.origins
     if isinstance(kernel, StreamKernel):
         return KernelPlan(members=members, sketch=Stream(vector=width))
+    if isinstance(kernel, StepsKernel):
+        return KernelPlan(members=members, sketch=Steps())
     if kernel.layout == ROW:
         return KernelPlan(members=members, sketch=Rows(vector=width))
     # Rows that lie anywhere are read whole, each at once.

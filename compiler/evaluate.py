@@ -36,11 +36,12 @@ UNARY: dict[str, Callable[..., torch.Tensor]] = {
     "erfc": torch.erfc, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "sin": torch.sin, "cos": torch.cos, "atan": torch.atan,
     "log2": torch.log2, "log10": torch.log10, "exp2": torch.exp2, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
     "round": torch.round, "sigmoid": torch.sigmoid, "neg": torch.neg, "not": torch.logical_not, "abs": torch.abs,
+    "bits_of": lambda x: x.float().view(torch.int32).long(), "of_bits": lambda x: x.int().view(torch.float32).double(),
     **{name: getattr(torch, name) for name in ("tan", "sinh", "cosh", "asin", "acos", "asinh", "acosh", "atanh", "lgamma")},
 }  # fmt: skip
 BINARY: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "atan2": torch.atan2,
-    "fmod": torch.fmod, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
+    "fmod": torch.fmod, "hypot": torch.hypot, "fmax": torch.fmax, "fmin": torch.fmin, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "eq": torch.eq, "ne": torch.ne,
     "and": torch.logical_and, "or": torch.logical_or, "max": torch.maximum, "min": torch.minimum,
     "bit_and": torch.bitwise_and, "bit_or": torch.bitwise_or, "bit_xor": torch.bitwise_xor,
     "shift_right": torch.bitwise_right_shift, "shift_left": torch.bitwise_left_shift,
@@ -311,6 +312,8 @@ class _InDoubles(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         if kwargs.get("dtype") is torch.float32:
             kwargs["dtype"] = torch.float64
+        if function is torch.ops.aten.view.dtype and args[0].dtype == torch.float64:
+            args = args[0].float(), *args[1:]  # whose bits are asked for
         return function(*args, **kwargs)
 
 
@@ -337,7 +340,10 @@ def check(program: KernelProgram, reference: str) -> None:
         want = wanted[name].reshape(value.shape)
         value = value.to(torch.int32) if want.dtype == torch.int32 else value  # a word's highest bit is its sign
         if not torch.allclose(value.double(), want.double(), rtol=1e-6, atol=1e-9, equal_nan=True):
-            raise NoProgram(f"the compiler's program disagrees with the reference about {name} at {axes}")
+            raise NoProgram(
+                f"the compiler's program disagrees with the reference about {name} at {axes}: what depends on the dtype itself (bits of x, "
+                "nan_to_num without numbers) is not what it is in float64"
+            )
 
 
 def _lay_apart(spec: Spec, axes: dict[str, int]) -> bool:

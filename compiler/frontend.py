@@ -18,9 +18,9 @@ from torch import fx
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 from torch.overrides import TorchFunctionMode
 
 from compiler import steps
@@ -36,6 +36,7 @@ from kernels.spec import Spec, Tensor, Workload, expression
 MOST_OPERATORS = 400
 """Lowering and index arithmetic take milliseconds an operator."""
 NOT_COMPILED = ("float8_e5m2", "uint32", "uint16")
+VALUES_ASKED = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 MOST_CALLS = 1500
 """Of torch's functions, sizes that are looked up among them."""
 
@@ -79,7 +80,9 @@ def trace(spec: Spec, reference: str, dtype: str) -> Traced:
     """The graph of `reference` (its text) for workloads of a dtype. Raises NoProgram."""
     for tensor in spec.tensors:
         if (kind := dtype if tensor.dtype == "T" else tensor.dtype) in NOT_COMPILED:
-            raise NoProgram(f"{tensor.name} is of {kind}, which no kernel of the compiler's reads or writes")
+            raise NoProgram(
+                f"{tensor.name} is of {kind}, which no kernel of the compiler's reads or writes: hold its bits in uint8 or int16 and decode them (x.view(dtype))"
+            )
     found: dict[str, Any] = {steps.LOOPED: steps.run_loop}
     try:
         reference = steps.rewritten(reference)
@@ -96,7 +99,13 @@ def trace(spec: Spec, reference: str, dtype: str) -> Traced:
             return _trace(spec, found["reference"], dtype, scalars_open, reference.count(steps.LOOPED))
         except Exception as error:  # noqa: BLE001 -- torch's tracer raises what it likes; the last one is reported
             failure = error
+    if isinstance(failure, NoDraft):
+        raise NoProgram(str(failure))
     first = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+    if isinstance(failure, VALUES_ASKED):
+        raise NoProgram(
+            f"the reference asks what values are ({first[:100]}): choose by torch.where instead, or take the choice as an argument"
+        )
     raise NoProgram(f"the reference cannot be traced: {type(failure).__name__}: {first[:300]}")
 
 
@@ -161,10 +170,14 @@ def _trace(spec: Spec, reference, dtype: str, scalars_open: bool, loops: int) ->
     held = {node: getattr(module, str(node.target)) for node in graph.nodes if node.op == "get_attr"}
     pinned = [symbols[str(symbol)] for symbol in environment.replacements if str(symbol) in symbols]
     if pinned:
-        raise NoProgram(f"the reference fixes the size {pinned[0]}: it is used as a number of Python's")
+        raise NoProgram(
+            f"the reference fixes the size {pinned[0]}: it is used as a number of Python's, or compared with another; leave it a size (x.shape[0]), or write the number into the spec"
+        )
     count = sum(node.op == "call_function" for node in graph.nodes)
     if count > MOST_OPERATORS:
-        raise NoProgram(f"the reference has {count} operators once it is unrolled, more than {MOST_OPERATORS}")
+        raise NoProgram(
+            f"the reference has {count} operators once it is unrolled, more than {MOST_OPERATORS}: say its loops by axes of tensors"
+        )
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     (outputs,) = next(node for node in graph.nodes if node.op == "output").args
     return Traced(
@@ -188,11 +201,15 @@ def _changes(node: fx.Node) -> bool:
 def _decompositions() -> dict[Any, tuple[str, Callable[..., Any]]]:
     """Of each operator that has one its name and what it is made of. To list them takes a third of a small reference's trace."""
     aten = torch.ops.aten
-    whole = (aten.grid_sampler_2d.default, aten.addmm.default, aten.baddbmm.default)
+    whole = (
+        aten.grid_sampler_2d.default, aten.addmm.default, aten.baddbmm.default, aten.addmv.default, aten.native_group_norm.default,
+        aten._native_batch_norm_legit.default, aten._native_batch_norm_legit.no_stats,
+    )  # fmt: skip
     every = {
         **core_aten_decompositions(),
         **{op: decomposition_table[op] for op in whole},
         aten.native_layer_norm.default: _layer_norm,
+        aten.var_mean.correction: _var_mean,
     }
     return {op: (str(op), how) for op, how in every.items()}
 
@@ -206,6 +223,10 @@ def _layer_norm(x, shape, weight, bias, eps):
     normal = centred * inverse
     normal = normal if weight is None else normal * weight
     return (normal if bias is None else normal + bias), mean, inverse
+
+
+def _var_mean(x, dims=None, *, correction=1, keepdim=False):
+    return torch.var(x, dims, correction=correction, keepdim=keepdim), torch.mean(x, dims, keepdim=keepdim)
 
 
 class _OutOfPlace(TorchFunctionMode):
@@ -222,7 +243,9 @@ class _OutOfPlace(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         self.calls += 1
         if self.calls > MOST_CALLS:
-            raise NoProgram(f"the reference makes more than {MOST_CALLS} calls: it is a loop over elements")
+            raise NoProgram(
+                f"the reference makes more than {MOST_CALLS} calls: it is a loop over elements; say it by operators on whole tensors"
+            )
         if function in COMPOSED and not self.inside:
             self.inside = True
             try:

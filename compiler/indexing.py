@@ -11,6 +11,7 @@ import itertools
 from dataclasses import replace
 
 import sympy
+from torch import fx
 
 from compiler.draft.expressions import (
     COMPUTED,
@@ -29,7 +30,7 @@ from compiler.draft.expressions import (
 from compiler.draft.index import FloorDiv, Index, Modulo, flatten, product, unflatten
 from compiler.draft.lower_views import wrapped
 from compiler.draft.lowering import LOWERINGS, Lowering, broadcast, extend, lowers
-from compiler.draft.tensors import Definition, NoDraft, Position, Scatter, Value
+from compiler.draft.tensors import Definition, NoDraft, Position, Program, Scatter, Value
 from compiler.operators import MOST_IN_TABLE
 
 MOST_COMPARED = 64
@@ -239,10 +240,9 @@ def is_kept(low: Lowering) -> bool:
 # ------------------------------------------------------------------------------------------ operators that scatter
 
 
-def into(low: Lowering, base: Value, kind: str, shape, element, at, when=None) -> Value:
+def into(program: Program, name: str, base: Value, kind: str, shape, element, at, when=None) -> Value:
     """`base` with elements over `shape` put (`map`) or added (`add`) at positions of which some indices are computed."""
-    program = low.program
-    made = program.formula(base.shape, base.dtype, base.at, low.name)
+    made = program.formula(base.shape, base.dtype, base.at, name)
     buffer = program.realise(made)
     type, strides = COMPUTED[base.dtype], made.strides
 
@@ -253,10 +253,22 @@ def into(low: Lowering, base: Value, kind: str, shape, element, at, when=None) -
 
     order = program.next_order()
     program.definitions.append(Definition(
-        order, kind, tuple(shape), frozenset(), lambda position: cast(element(position), type), [buffer], low.name, type,
+        order, kind, tuple(shape), frozenset(), lambda position: cast(element(position), type), [buffer], name, type,
         place=lambda position: split(position)[0], by=lambda position: together(split(position)[1]), when=when,
     ))  # fmt: skip
-    return program.whole(buffer, order, low.name)
+    return program.whole(buffer, order, name)
+
+
+def put_into_copy(program: Program, scatter: Scatter) -> Value:
+    """What is written at computed places of a copy, where it is no tensor of the call that may change. Raises MemoryNeeded."""
+    if not program.in_memory:
+        raise MemoryNeeded("what is written at computed places is a copy: that needs memory of its own")
+    base, now = scatter.base, scatter.now
+    if now is not base and not (now.buffer is base.buffer is not None and now.is_whole and base.is_whole):
+        raise NoDraft("a view is taken of a copy that was written at computed places; take it before")
+    when = scatter.when if scatter.is_partial else None
+    made = into(program, "copy", base, "map", scatter.shape, scatter.source.at, scatter.at, when)
+    return program.reshape(made, now.shape)
 
 
 def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
@@ -300,14 +312,25 @@ def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
         whole, accumulate = low.program.formula(shape, a.dtype, added, low.name), False
     if accumulate:
         is_kept(low)
-    if accumulate or (low.program.in_memory and a.buffer not in low.program.given):
-        return into(low, a, "add" if accumulate else "map", shape, whole.at, at, when if chosen else None)
+    in_copy = a.buffer not in low.program.given or not _is_returned(low.node)
+    if accumulate or (low.program.in_memory and in_copy):
+        return into(
+            low.program, low.name, a, "add" if accumulate else "map", shape, whole.at, at, when if chosen else None
+        )
     return _scattered(low, Scatter(a, a, shape, whole, at, when, bool(chosen)))
+
+
+def _is_returned(node: fx.Node) -> bool:
+    """Whether nothing but the reference's results reads it, through views or as part of another tensor."""
+    passed = (*VIEWS, "aten.slice.Tensor", "aten.slice_scatter.default", "aten.select_scatter.default")
+    return all(user.op == "output" or (str(user.target) in passed and _is_returned(user)) for user in node.users)
 
 
 def _scattered(low: Lowering, scatter: Scatter) -> Value:
     def unread(position: Position) -> Expr:
-        raise NoDraft("what was written at computed places is read again")
+        if not low.program.in_memory:
+            raise MemoryNeeded("what was written at computed places is read again: that needs memory of its own")
+        raise NoDraft("what was written at computed places in a tensor of the call is read again")
 
     value = low.program.formula(scatter.now.shape, scatter.base.dtype, unread, low.name)
     value.scatter = scatter

@@ -21,11 +21,13 @@ from compiler.draft.expressions import (
     make,
     masked,
     pick,
+    unary,
+    where,
 )
 from compiler.draft.index import divide, flatten, modulo, number, unflatten
-from compiler.draft.lower_pointwise import _stored
+from compiler.draft.lower_pointwise import _apply, _stored
 from compiler.draft.lower_windows import depthwise
-from compiler.draft.lowering import Lowering, extend, lowers
+from compiler.draft.lowering import Lowering, _nothing, extend, lowers
 from compiler.draft.tensors import Definition, NoDraft, Program, Value
 
 INTEGERS = {
@@ -60,6 +62,26 @@ def _integer(op: str, power: bool, before, low: Lowering, a, b):
         return cast(_stored(value, low.dtype), type)
 
     return low.formula(element)
+
+
+def _integer_quotient(before, low: Lowering, a, b, *, rounding_mode=None):
+    """Towards zero it is that of the magnitudes, with its sign."""
+    if low.dtype.is_floating_point or rounding_mode is None or low.program.settles:
+        return before(low, a, b, rounding_mode=rounding_mode)
+    if rounding_mode == "floor":
+        return _integer("floor_quotient", False, _nothing, low, a, b)
+    zero = constant(0, COMPUTED[low.dtype])
+
+    def of(x: Expr, y: Expr) -> Expr:
+        size = make("floor_quotient", unary("abs", x), unary("abs", y), type=x.type)
+        return where(make("ne", compare("lt", x, zero), compare("lt", y, zero), type="bool"), unary("neg", size), size)
+
+    return _apply(low, of, a, b)
+
+
+def _bit_not(before, low: Lowering, a):
+    found = before(low, a)
+    return found if found is not None or low.program.settles else _integer("bit_xor", False, _nothing, low, a, -1)
 
 
 MOST_IN_TABLE = 256
@@ -172,5 +194,7 @@ def extend_table() -> None:
     for op, names in INTEGERS.items():
         for name in names:
             extend(functools.partial(_integer, op, name == "pow.Scalar"), f"aten.{name}")
+    extend(_integer_quotient, "aten.div.Tensor_mode", "aten.div.Scalar_mode")
+    extend(_bit_not, "aten.bitwise_not.default")
     extend(_product, "aten.bmm.default", "aten.mm.default")
     lowers("aten.convolution.default")(_convolution)

@@ -131,7 +131,7 @@ def _differences_summed(low: Lowering, a: Value, dim: int) -> Value | None:
 
 
 def _unread(position: Position) -> Expr:
-    raise NoDraft("places of running extremes are read, which no phase has yet")
+    raise NoDraft("places of running extremes are read otherwise than from torch.cummax: call that")
 
 
 # ------------------------------------------------------------------------------------------ scatters
@@ -150,7 +150,7 @@ def _along(kind: str):
             return [cast(indices.at(position), "int64_t") if n == dim else p for n, p in enumerate(position)]
 
         element = lambda position: read(position, indices.shape)  # noqa: E731
-        return into(low, a, kind, indices.shape, element, at)
+        return into(low.program, low.name, a, kind, indices.shape, element, at)
 
     return lowered
 
@@ -178,7 +178,9 @@ def _reduced(low: Lowering, a: Value, dim, indices: Value, source: Value, reduce
         return [place if n == dim else p for n, p in enumerate(position)]
 
     def made(kind: str, start, element) -> Value:
-        return into(low, low.program.formula(a.shape, dtype, start, low.name), kind, shape, element, at)
+        return into(
+            low.program, low.name, low.program.formula(a.shape, dtype, start, low.name), kind, shape, element, at
+        )
 
     start = lambda position: cast(a.at(position), type)  # noqa: E731
     count = None

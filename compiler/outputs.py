@@ -10,7 +10,6 @@ from compiler.draft.expressions import COMPUTED, Expr, cast
 from compiler.draft.index import Index, joined, unflatten
 from compiler.draft.tensors import Buffer, Definition, Piece, Scatter, Value
 from compiler.draft.tensors import Program as Lowered
-from compiler.frontend import NoProgram
 from compiler.selects import SelectedProgram
 from compiler.steps import STEPS
 from kernels.spec import Tensor
@@ -72,12 +71,17 @@ MOST_COLUMNS = 8
 """Elements of a last axis up to which one thread writes all of them at a computed place."""
 
 
-def write_scattered(lowered: Lowered, tensor: Tensor, scatter: Scatter, whole: Value | None, in_pieces: bool) -> Buffer:
-    """A tensor that is changed in place at places which others name; `whole`: as it was. Raises NoProgram where it is another one."""
+def is_given(scatter: Scatter, whole: Value | None) -> bool:
+    """Whether what is written at computed places is a tensor of the call, which was `whole`."""
     now, given = scatter.now, whole and whole.buffer
     same = whole is not None and (now.shape, now.strides, now.offset) == (whole.shape, whole.strides, whole.offset)
-    if given is None or not same or now.buffer is not given or scatter.base.buffer is not given:
-        raise NoProgram(f"{tensor.name} is written at computed places, but it is not the tensor that was given")
+    return given is not None and same and now.buffer is given and scatter.base.buffer is given
+
+
+def write_scattered(lowered: Lowered, tensor: Tensor, scatter: Scatter, in_pieces: bool) -> Buffer:
+    """A tensor that is changed in place at places which others name."""
+    given = scatter.now.buffer
+    assert given is not None
     buffer = Buffer(lowered.name(f"{tensor.name}_out"), given.shape, given.dtype, text=tensor.name)
     lowered.buffers.append(buffer)
     for part, within in _parts_of(lowered, scatter) if in_pieces else [(scatter.source, list)]:

@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from compiler import indexing, operators, ordered, selects
+from compiler import (
+    bits,  # noqa: F401 -- it fills the table
+    indexing,
+    operators,
+    ordered,
+    selects,
+)
 from compiler.apart import has_few_long_rows, is_small, is_spread, split_long
 from compiler.draft import drafting  # noqa: F401 -- it imports the files that fill the table
 from compiler.draft.expressions import COMPUTED, loads_of
@@ -29,7 +35,7 @@ from compiler.extents import dtype_of, memory_of, place_of, scalar_of, shape_of,
 from compiler.frontend import NoProgram, Traced, extent
 from compiler.in_place import check_memory
 from compiler.kernel import PHASES, SHORT_FOLD, Fusion, PackedKernel
-from compiler.outputs import write_map, write_output, write_scattered
+from compiler.outputs import is_given, write_map, write_output, write_scattered
 from compiler.phases import FOLDS
 from compiler.products import products_of
 from compiler.row_tiles import tile_rows
@@ -159,6 +165,8 @@ APART = "apart"
 """Each reduction by itself, kernels of their own, what they hand on in memory."""
 COPIED = "copied"
 """The same, beside a copy of what is changed in place, where threads would read what others write."""
+COPIED_IN_MEMORY = "copied, in memory"
+THROUGH_MEMORY = (IN_MEMORY, COPIED_IN_MEMORY)
 REDUCTIONS = ("each by itself", "unrolled", "rows divided", "repeated")
 """How reductions are taken, the first with which there is a program: every one as it stands; those of a few elements as expressions; those
 of a row's few parts as the row's; small ones by every thread that needs them."""
@@ -177,17 +185,18 @@ def lower_program(
         spare: KernelProgram | None = None
         small: KernelProgram | None = None
         pairs = [(assumed, in_pieces) for assumed in (packs, packs | divisors) for in_pieces in (True, False)]
-        kept = [({}, False, IN_MEMORY), (divisors, False, IN_MEMORY)]
-        tried = kept if in_memory else [*((*pair, how) for how in (*REDUCTIONS, APART) for pair in pairs), *kept]
-        if not in_memory and any(tensor.role == "inout" for tensor in spec.tensors):
-            tried += [(*pair, COPIED) for pair in pairs]
+        changes = any(tensor.role == "inout" for tensor in spec.tensors)
+        ways = THROUGH_MEMORY[: 1 + changes]
+        kept = [(assumed, False, how) for how in ways for assumed in ({}, divisors)]
+        tried = [(*pair, how) for how in (*REDUCTIONS, APART) for pair in pairs] + kept[:2]
+        tried = kept if in_memory else tried + [(*pair, COPIED) for pair in pairs if changes] + kept[2:]
         while tried:
             assumed, in_pieces, how = tried.pop(0)
             try:
-                width = 1 if how == IN_MEMORY else vector
+                width = 1 if how in THROUGH_MEMORY else vector
                 rest = multiples, in_pieces, how, short_fold
                 found = apart(_lowered, spec, traced, dtype, width, assumed, *rest)
-                wider = {} if how == IN_MEMORY else _wider(found)
+                wider = {} if how in THROUGH_MEMORY else _wider(found)
                 found = apart(_lowered, spec, traced, dtype, vector, wider, *rest) if wider else found
                 if how == REDUCTIONS[0] and folds_neighbours(found):
                     small, tried = found, [one for one in tried if one[2] == "unrolled"][:1]
@@ -195,7 +204,7 @@ def lower_program(
                 if how in REDUCTIONS and has_few_long_rows(found, traced):
                     spare, tried = found, [one for one in tried if one[2] == APART]
                 elif how == APART and spare is None and not any(kernel.crosses for kernel in found.kernels):
-                    spare, tried = found, kept
+                    spare, tried = found, kept[:2]
                 elif how == IN_MEMORY and spare is not None:
                     return found if is_small(found, spare, traced) else spare
                 elif how == IN_MEMORY and not in_memory and short_fold == SHORT_FOLD and is_spread(found, traced):
@@ -317,7 +326,7 @@ def _lowered(
     lowered.unrolled = UNROLLED if how == "unrolled" else 0
     lowered.divides_rows = how == "rows divided"
     lowered.repeats = how == "repeated"
-    lowered.in_memory = how in (IN_MEMORY, MIXED)
+    lowered.in_memory = how in (*THROUGH_MEMORY, MIXED)
     lowered.in_scratch = how in (APART, COPIED, MIXED)
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
     inputs, values, as_stored = {}, {}, set[Buffer]()
@@ -337,7 +346,7 @@ def _lowered(
         value = lowered.whole(buffer, origin=tensor.name)
         if tensor.strides:
             value = lowered.strided(value, shape_of(tensor, sizes), strides_of(tensor, sizes), sympy.Integer(0))
-        if how == COPIED and tensor.role == "inout":
+        if how in (COPIED, COPIED_IN_MEMORY) and tensor.role == "inout":
             value = lowered.formula(value.shape, value.dtype, value.at, f"{tensor.name}_before")
             as_stored.add(lowered.realise(value))
         values[traced.inputs[tensor.name]] = value
@@ -356,7 +365,9 @@ def _lowered(
     lower(lowered, traced.graph, values)
     shapes = {tensor.name: tuple(map(name_quotients, shape_of(tensor, sizes))) for tensor in spec.outputs}
     if lowered.libraries:
-        raise NoProgram(f"the reference calls {lowered.libraries[0].origin}, which has no kernel of the compiler's")
+        raise NoProgram(
+            f"the reference calls {lowered.libraries[0].origin}, which has no kernel of the compiler's: write it by operators that have, or add it (compiler/README.md)"
+        )
     outputs: dict[str, Buffer] = {}
     lowered.finite = frozenset(inputs[tensor.name] for tensor in spec.inputs if not spec.nans or is_bounded(tensor))
     for tensor in spec.outputs:
@@ -364,10 +375,10 @@ def _lowered(
         if value.scatter is not None and how == COPIED:
             raise NoProgram(f"{tensor.name} is changed in place where numbers say, and read there")
         if value.scatter is not None:
-            outputs[tensor.name] = write_scattered(
-                lowered, tensor, value.scatter, values.get(traced.inputs.get(tensor.name)), in_pieces
-            )
-            continue
+            if is_given(value.scatter, values.get(traced.inputs.get(tensor.name))):
+                outputs[tensor.name] = write_scattered(lowered, tensor, value.scatter, in_pieces)
+                continue
+            value = indexing.put_into_copy(lowered, value.scatter)
         if not in_pieces:
             value.pieces = ()
         value.pieces = value.pieces or pieces_of(lowered, value)
@@ -389,7 +400,8 @@ def _lowered(
     for one in lowered.definitions:
         if any(not size.free_symbols <= lowered.hints.keys() for size in one.ranges):
             raise NoProgram(
-                f"{one.origin} is of as many elements as the inputs' values say, which no kernel of the compiler's is"
+                f"{one.origin} is of as many elements as the inputs' values say, which no kernel of the compiler's is: keep all of "
+                "them and mask those that do not count"
             )
     now = lowered.hints | sizes_at(symbols, traced.hints)
     for index, symbol in quotients.items():
@@ -405,14 +417,14 @@ def _lowered(
         ):
             buffer.dtype = torch.float32
     named = {symbol: index for index, symbol in quotients.items()}
-    if how == IN_MEMORY:
+    if how in THROUGH_MEMORY:
         together = phases_of(lowered, set(outputs.values()), set(inputs) & set(outputs), now)
         return KernelProgram(
             spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, [together], sympy.S.Zero, named
         )  # fmt: skip
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
-    loops = steps_of(lowered, set(outputs.values())) if short_fold == SHORT_FOLD else []
+    loops = steps_of(lowered, set(outputs.values()))
     tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch) if short_fold == SHORT_FOLD else []
     read = {load.args[0] for tile in tiles for load in loads_of(tile.read)}
     phases = phases_alone(lowered, now) if how == MIXED else {}
@@ -434,7 +446,9 @@ def _kernels(fusion: Fusion) -> list[PackedKernel]:
     kernels = [step for step in fusion.steps if isinstance(step, Kernel)]
     for kind in (m.definition.kind for kernel in kernels if kernel.layout != PHASES for m in kernel.members):
         if kind != "map" and kind not in FOLDS:
-            raise NoProgram(f"the reference needs a {kind.replace('_', ' ')}, which no sketch has yet")
+            raise NoProgram(
+                f"{kind.replace('_', ' ')} stands beside what no sketch does with it: give both in a reference of their own"
+            )
     if any(member.definition.is_product for kernel in kernels for member in kernel.members):
         raise NoProgram("the reference multiplies matrices, which no sketch does yet but for vectors")
     return [kernel for kernel in kernels if isinstance(kernel, PackedKernel)]

@@ -246,7 +246,9 @@ def _steps(low: Lowering, start, now, rows, loop):
     shape = start[0].shape
     step, count = program.open_steps[loop]
     if any(tuple(one.shape) != tuple(shape) for one in (*start, *now, *rows)):
-        raise NoDraft("a step of the loop mixes what is carried, which no sketch does yet")
+        raise NoDraft(
+            "a step of the loop mixes elements of what is carried, or carries tensors of several shapes: say it by scans (cumsum, cummax), or carry one shape"
+        )
     order = program.next_order()
     lasts = [program.allocate(shape, one.dtype, f"last_{at}") for at, one in enumerate(now)]
     full = [program.allocate((count, *shape), one.dtype, f"rows_{at}") for at, one in enumerate(rows)]
@@ -292,7 +294,9 @@ def _own(value: Expr, place: Index) -> Expr:
         if one.op != "carried":
             return None
         if joined(sympy.expand(one.args[1] - place)) != 0:
-            raise NoDraft("a step of the loop reads what another element has carried, which no sketch does yet")
+            raise NoDraft(
+                "a step of the loop reads what another element has carried: say it by scans (cumsum, cummax), or leave it to the baseline"
+            )
         return make("scalar", f"carriedOf{one.args[0]}", type=one.type)
 
     return put(value, name)

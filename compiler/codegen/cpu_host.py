@@ -6,6 +6,7 @@ from pathlib import Path
 
 import sympy
 
+from compiler.codegen import steps
 from compiler.codegen.cpu import STRIP, columns_function, element_type, elements_function, rows_function
 from compiler.codegen.cpu_streams import cpu_stream_function
 from compiler.codegen.host import HostFile
@@ -15,6 +16,7 @@ from compiler.codegen.scratch import of_the_heap
 from compiler.phases import PhasesKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, KernelPlan, Rows, Schedule
+from compiler.steps import StepsKernel
 from compiler.streams import StreamKernel
 
 PRELUDE = Path(__file__).resolve().parents[1] / "cpu" / "prelude.h"
@@ -37,6 +39,8 @@ class CpuFile(HostFile):
             return columns_function(program, kernel, name, plan.sketch.lanes)
         if isinstance(kernel, StreamKernel):
             return cpu_stream_function(program, kernel, name)
+        if isinstance(kernel, StepsKernel):
+            return steps.cpu_function(program, kernel, name)
         if isinstance(kernel, PhasesKernel):
             return phases_function(program, kernel, name, cpu=True)
         return elements_function(program, kernel, name)
@@ -47,21 +51,23 @@ class CpuFile(HostFile):
     def _call(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         kernel = function.kernel
         count, work = kernel.rows, sympy.expand(kernel.rows * kernel.length)
-        steps = in_axes(program, count)
+        ranges = in_axes(program, count)
         if isinstance(kernel, StreamKernel):
-            steps = in_axes(program, kernel.units)
+            ranges = in_axes(program, kernel.units)
         elif isinstance(kernel, PhasesKernel):
-            steps, work = in_axes(program, kernel.units), kernel.work
+            ranges, work = in_axes(program, kernel.units), kernel.work
+        elif isinstance(kernel, StepsKernel) and kernel.loop is not None:
+            work = sympy.expand(count * kernel.loop.count)
         elif not isinstance(plan.sketch, Rows):
-            steps = in_axes(program, sympy.expand(count / kernel.width))
+            ranges = in_axes(program, sympy.expand(count / kernel.width))
         if isinstance(plan.sketch, Columns):
             packs = plan.sketch.lanes * (1 if kernel.width > 1 else STRIP)
-            steps = f"({steps} + {packs - 1}) / {packs}"
+            ranges = f"({ranges} + {packs - 1}) / {packs}"
         taken = {*program.spec.axes, *(argument.name for argument in program.spec.arguments)}
         begin, end = (name + "_" * (name in taken) for name in ("begin", "end"))
         given = ", ".join([*function.arguments, begin, end])
         body = f"[&](int64_t {begin}, int64_t {end}) {{ {function.name}({given}); }}"
-        return [f"in_parallel({steps}, {in_axes(program, work)}, {body});"]
+        return [f"in_parallel({ranges}, {in_axes(program, work)}, {body});"]
 
     def text(self, schedule: Schedule) -> str:
         defined = [

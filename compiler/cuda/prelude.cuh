@@ -32,6 +32,14 @@ __device__ __forceinline__ int32_t round_to_uint8(T value) { return static_cast<
 template <typename T>
 __device__ __forceinline__ int32_t round_to_int16(T value) { return static_cast<int16_t>(value); }
 
+template <typename To, typename From>
+__device__ __forceinline__ To as_bits(From value) {
+    static_assert(sizeof(To) == sizeof(From), "");
+    To bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
 // Of integers, towards minus infinity.
 template <typename T>
 __device__ __forceinline__ T floor_quotient(T a, T b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -82,15 +83,40 @@ def div(low: Lowering, a, b):
     return _apply(low, lambda x, y: binary("div", x, y), a, b)
 
 
+def _whole_quotient(x: Expr, y: Expr, mode: str) -> Expr:
+    """x / y without its fraction, below (floor) or towards zero (trunc), as exact as the type: what is left over is."""
+    zero, over, left = constant(0, x.type), binary("div", x, y), make("fmod", x, y, type=x.type)
+    found = unary("round", binary("div", binary("sub", x, left), y))
+    if mode == "floor":
+        turned = make("ne", compare("lt", left, zero), compare("lt", y, zero), type="bool")
+        turned = make("and", turned, compare("ne", left, zero), type="bool")
+        found = binary("sub", found, where(turned, constant(1, x.type), zero))
+        return where(compare("eq", y, zero), over, found)
+    return where(ASKED["isfinite"](over), found, over)
+
+
+@lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.floor_divide.default", "aten.floor_divide.Scalar")
+def whole_quotient(low: Lowering, a, b, *, rounding_mode="floor"):
+    if rounding_mode is None:
+        return div(low, a, b)
+    return _apply(low, lambda x, y: _whole_quotient(x, y, rounding_mode), a, b) if low.dtype.is_floating_point else None
+
+
 @lowers("aten.pow.Tensor_Scalar")
 def pow_number(low: Lowering, a, exponent):
-    if not low.dtype.is_floating_point:
+    if not low.dtype.is_floating_point and exponent not in range(MOST_FACTORS):
         return None
     return _apply(low, lambda x: power(x, exponent), a)
 
 
+MOST_FACTORS = 9
+"""Of a power of an integer."""
+
+
 def power(x: Expr, exponent) -> Expr:
     """x ** number, by products where that is what torch does too."""
+    if x.type in ("int64_t", "int32_t"):
+        return functools.reduce(lambda made, _: binary("mul", made, x), range(exponent), constant(1, x.type))
     if exponent == 2:
         return binary("mul", x, x)
     if exponent == 3:
@@ -125,11 +151,12 @@ def _power_of(x: Expr, y: Expr) -> Expr:
 
 for _name, _op in {
     "aten.minimum.default": "min", "aten.maximum.default": "max", "aten.atan2.default": "atan2",
-    "aten.fmod.Tensor": "fmod", "aten.fmod.Scalar": "fmod",
+    "aten.fmod.Tensor": "fmod", "aten.fmod.Scalar": "fmod", "aten.hypot.default": "hypot", "aten.fmax.default": "fmax", "aten.fmin.default": "fmin",
 }.items():  # fmt: skip
 
     def _two(low: Lowering, a, b, _op=_op):
-        return _apply(low, lambda x, y: make(_op, x, y, type=x.type), a, b)
+        op = _op if low.dtype.is_floating_point else {"fmax": "max", "fmin": "min"}.get(_op, _op)
+        return _apply(low, lambda x, y: make(op, x, y, type=x.type), a, b)
 
     lowers(_name)(_two)
 
@@ -164,11 +191,23 @@ for _name in ("floor", "ceil", "trunc", "round"):
     lowers(f"aten.{_name}.default")(_rounded)
 
 
+@lowers("aten.round.decimals")
+def round_decimals(low: Lowering, a, *, decimals):
+    by = 10.0 ** abs(decimals)
+    there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
+
+    def of(x):
+        return binary(back, unary("round", binary(there, x, constant(by, x.type))), constant(by, x.type))
+
+    return _apply(low, of, a) if a.dtype.is_floating_point else a
+
+
 FORMULAS: dict[tuple[str, ...], Callable[..., Expr]] = {
     ("neg.default", "_neg_view.default"): lambda x: unary("neg", x),
     ("abs.default",): lambda x: unary("abs", x),
     ("reciprocal.default",): lambda x: binary("div", constant(1, x.type), x),
     ("square.default",): lambda x: binary("mul", x, x),
+    ("ldexp.Tensor",): lambda x, y: binary("mul", x, unary("exp2", y)),
     ("lerp.Scalar", "lerp.Tensor"): lambda x, y, w: binary("add", x, binary("mul", w, binary("sub", y, x))),
 }
 """What is no more than a formula of the arguments' elements."""
@@ -249,6 +288,12 @@ ASKED: dict[str, Callable[..., Expr]] = {
     "isposinf": lambda x: compare("eq", x, constant(math.inf, x.type)),
     "isneginf": lambda x: compare("eq", x, constant(-math.inf, x.type)),
 }
+ASKED["signbit"] = lambda x: make(
+    "or",
+    compare("lt", x, constant(0, x.type)),
+    compare("lt", binary("div", constant(1, x.type), x), constant(0, x.type)),
+    type="bool",
+)  # 1 / -0 is below zero
 for _name, _question in ASKED.items():
 
     def _asked(low: Lowering, a, _question=_question):

@@ -124,14 +124,20 @@ for _kind in ("any", "all"):
 
 @lowers("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar")
 def vector_norm(low: Lowering, a, order=2, dims=None, keepdim=False, **__):
-    if order not in (1, 2, float("inf")):
+    if not isinstance(order, (int, float)):
         return None
     read = _typed(low, a)
-    if order == 2:
-        squares = fold_over(low, "sum", a, dims, keepdim, lambda p: power(read(p), 2))
-        return mapped(low, squares, lambda x: unary("sqrt", x))
-    kind = "sum" if order == 1 else "max"
-    return fold_over(low, kind, a, dims, keepdim, lambda p: unary("abs", read(p)))
+    if abs(order) == float("inf"):
+        return fold_over(low, "max" if order > 0 else "min", a, dims, keepdim, lambda p: unary("abs", read(p)))
+
+    def element(position) -> Expr:
+        one = read(position)
+        if order == 0:
+            return cast(compare("ne", one, constant(0, one.type)), one.type)
+        return power(one if order == 2 else unary("abs", one), order)
+
+    summed = fold_over(low, "sum", a, dims, keepdim, element)
+    return summed if order in (0, 1) else mapped(low, summed, lambda x: power(x, 1 / order))
 
 
 # ---------------------------------------------------------------------------------------------- spread

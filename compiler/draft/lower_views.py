@@ -19,7 +19,7 @@ from .expressions import (
     replace_indices,
     where,
 )
-from .index import Index, divide, flatten, joined, modulo, number, substitute
+from .index import Index, divide, flatten, joined, modulo, number, product, substitute
 from .lowering import Lowering, broadcast, lowers, plain, size_of
 from .tensors import Piece, Value
 
@@ -203,7 +203,7 @@ def roll(low: Lowering, a: Value, shifts, dims=()):
     shifts = [shifts] if isinstance(shifts, int) else list(shifts)
     dims = [dims] if isinstance(dims, int) else list(dims)
     if not dims:
-        return None
+        return low.program.reshape(roll(low, low.program.reshape(a, [product(a.shape)]), shifts, 0), a.shape)
     by = {dim % len(a.shape): shift for dim, shift in zip(dims, shifts, strict=True)}
     ranges = low.program.ranges
 
@@ -223,7 +223,7 @@ def roll(low: Lowering, a: Value, shifts, dims=()):
         )
         return modulo(p + turned, size, ranges)
 
-    return low.formula(lambda position: a.at([place(x, p) for x, p in enumerate(position)]))
+    return low.formula(lambda position: a.at([place(x, p) for x, p in enumerate(position)]), a.shape)
 
 
 @lowers("aten.cat.default")

@@ -93,9 +93,14 @@ def name_quotients(size: Index) -> Index:
 
 def _divided(expression: sympy.Expr) -> sympy.Expr:
     """torch's quotients of sizes as ours, which know that 8 * n is divided by 2."""
-    args = [_divided(arg) for arg in expression.args]
-    if type(expression).__name__ in ("FloorDiv", "CleanDiv"):
+    args, name = [_divided(arg) for arg in expression.args], type(expression).__name__
+    if name in ("FloorDiv", "CleanDiv"):
         return divide(sympy.expand(args[0]), args[1], Ranges())
+    if name == "ToFloat":
+        return args[0]
+    if name in ("TruncToInt", "FloorToInt"):  # a size times a factor
+        exact = args[0].xreplace({one: sympy.Rational(float(one)) for one in args[0].atoms(sympy.Float)})
+        return divide(*map(sympy.expand, sympy.fraction(sympy.together(exact))), Ranges())
     return expression.func(*args) if args else expression
 
 

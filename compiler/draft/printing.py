@@ -27,7 +27,7 @@ INFIX = {
 CALLS = {
     "exp": "exp", "log": "log", "log1p": "log1p", "expm1": "expm1", "tanh": "tanh", "erf": "erf", "erfc": "erfc",
     "sqrt": "sqrt", "sin": "sin", "cos": "cos", "atan": "atan", "log2": "log2", "log10": "log10", "exp2": "exp2", "floor": "floor",
-    "ceil": "ceil", "trunc": "trunc", "round": "rint", "pow": "pow", "atan2": "atan2", "fmod": "fmod", "device_rsqrt": "rsqrt",
+    "ceil": "ceil", "trunc": "trunc", "round": "rint", "pow": "pow", "atan2": "atan2", "fmod": "fmod", "hypot": "hypot", "fmax": "fmax", "fmin": "fmin", "device_rsqrt": "rsqrt",
     **{name: name for name in ("tan", "sinh", "cosh", "asin", "acos", "asinh", "acosh", "atanh", "lgamma")},
 }  # fmt: skip
 """Functions of C's mathematics; the one for float ends in f."""
@@ -237,6 +237,8 @@ class Statements:
             return f"({_condition(parts[0])} ? {parts[1]} : {parts[2]})"
         if op == "cast":
             return f"static_cast<{type}>({_bare(parts[0])})"
+        if op in ("bits_of", "of_bits"):
+            return f"as_bits<{type}, {expr.args[0].type}>({_bare(parts[0])})"
         if op == "round_to":
             return f"round_to_{expr.args[1]}({_bare(parts[0])})"
         raise NoDraft(f"the operation {op} has no text in C")

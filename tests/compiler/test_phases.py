@@ -180,6 +180,27 @@ def test_what_no_phase_does_is_one_sentence():
         source(kernel.spec, other)
 
 
+CODES = """\
+import torch
+
+
+def reference(state, code, book):
+    levels = book.sort().values
+    now = state + levels[code.long()]
+    top = now.abs().amax(1, keepdim=True)
+    middle = (levels[1:] + levels[:-1]) / 2
+    return {"state": now, "code": torch.searchsorted(middle, (now / top).contiguous()).to(torch.uint8)}
+"""
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_what_changes_in_place_beside_a_sort_is_copied_first(device, tmp_path):
+    """An optimiser's state in codes of a table that is sorted here."""
+    tensors = {"state": "inout n 32", "code": "inout n 32 uint8 integers:0:16", "book": "in 16 range:-1:1"}
+    spec = made([{"n": 37}, {"n": 1}], devices=(device,), tensors=tensors)
+    check_text(folder_of(tmp_path, spec, CODES), source(spec, CODES, device=device), tmp_path, device, offsets=(0,))
+
+
 COMPOSED = """\
 import torch
 

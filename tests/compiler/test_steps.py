@@ -9,6 +9,7 @@ from compiler.compile import Meaning, source
 from compiler.frontend import NoProgram
 from compiler.steps import StepsKernel
 from kernels import catalog
+from tests.compiler.folders import check_text, every_size
 from tests.nodes.rewrites.emulate.emulation import emulated
 
 SPEC = """\
@@ -29,8 +30,8 @@ SPEC = Spec(
         Scalar(name="rate", value=0.25),
     ),
     workloads=(
-        Workload(axes={"rows": 30, "times": 9}, dtype="float32", devices=("cuda",)),
-        Workload(axes={"rows": 2, "times": 2}, dtype="float32", devices=("cuda",)),
+        Workload(axes={"rows": 30, "times": 9}, dtype="float32", devices=("cuda", "cpu")),
+        Workload(axes={"rows": 2, "times": 2}, dtype="float32", devices=("cuda", "cpu")),
     ),
 )
 """
@@ -101,6 +102,15 @@ def test_a_loop_over_an_open_size_is_a_loop_of_a_thread(form, tmp_path):
     candidate.write_text(source(spec, reference))
     done = emulated(tmp_path, candidate, "0", "1")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("form", ["written, two carried", "written backwards, all but the first", "from the second on"])
+def test_a_loop_over_an_open_size_is_one_in_cpp(form, tmp_path):
+    """Of 90 elements, which sixteen do not divide."""
+    spec, reference = written(tmp_path, FORMS[form])
+    text = source(spec, reference, device="cpu")
+    assert "heldOf0[lane] = nextOf0;" in text
+    check_text(catalog.load(str(tmp_path)), text, tmp_path, "cpu", sized=every_size(spec))
 
 
 def test_a_loop_goes_backwards(tmp_path):
