@@ -263,12 +263,12 @@ def put_into_copy(program: Program, scatter: Scatter) -> Value:
     """What is written at computed places of a copy, where it is no tensor of the call that may change. Raises MemoryNeeded."""
     if not program.in_memory:
         raise MemoryNeeded("what is written at computed places is a copy: that needs memory of its own")
-    base, now = scatter.base, scatter.now
+    base, now, when = scatter.base, scatter.now, scatter.when if scatter.is_partial else None
     if now is not base and not (now.buffer is base.buffer is not None and now.is_whole and base.is_whole):
         raise NoDraft("a view is taken of a copy that was written at computed places; take it before")
-    when = scatter.when if scatter.is_partial else None
-    made = into(program, "copy", base, "map", scatter.shape, scatter.source.at, scatter.at, when)
-    return program.reshape(made, now.shape)
+    return program.reshape(
+        into(program, "copy", base, "map", scatter.shape, scatter.source.at, scatter.at, when), now.shape
+    )
 
 
 def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
@@ -280,6 +280,10 @@ def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
     (first, *more) = places
     if first is not None and first.type == "bool" and all(place is None for place in more) and not accumulate:
         return _put_where(low, a, first, source)
+    if a.buffer in low.program.copied and not accumulate:
+        raise NoDraft(
+            "a tensor is changed in place where numbers say, and read there: say in the spec that they differ"
+        )
     found = _named(places)
     if found is None:
         return None
@@ -312,8 +316,7 @@ def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
         whole, accumulate = low.program.formula(shape, a.dtype, added, low.name), False
     if accumulate:
         is_kept(low)
-    in_copy = a.buffer not in low.program.given or not _is_returned(low.node)
-    if accumulate or (low.program.in_memory and in_copy):
+    if accumulate or (low.program.in_memory and (a.buffer not in low.program.given or not _is_returned(low.node))):
         return into(
             low.program, low.name, a, "add" if accumulate else "map", shape, whole.at, at, when if chosen else None
         )
@@ -322,15 +325,13 @@ def _index_put(low: Lowering, a: Value, places, source, accumulate=False):
 
 def _is_returned(node: fx.Node) -> bool:
     """Whether nothing but the reference's results reads it, through views or as part of another tensor."""
-    passed = (*VIEWS, "aten.slice.Tensor", "aten.slice_scatter.default", "aten.select_scatter.default")
+    passed = (*VIEWS, *(f"aten.{name}" for name in ("slice.Tensor", "slice_scatter.default", "select_scatter.default")))
     return all(user.op == "output" or (str(user.target) in passed and _is_returned(user)) for user in node.users)
 
 
 def _scattered(low: Lowering, scatter: Scatter) -> Value:
     def unread(position: Position) -> Expr:
-        if not low.program.in_memory:
-            raise MemoryNeeded("what was written at computed places is read again: that needs memory of its own")
-        raise NoDraft("what was written at computed places in a tensor of the call is read again")
+        raise (NoDraft if low.program.in_memory else MemoryNeeded)("what was written at computed places is read again")
 
     value = low.program.formula(scatter.now.shape, scatter.base.dtype, unread, low.name)
     value.scatter = scatter

@@ -329,7 +329,7 @@ def _lowered(
     lowered.in_memory = how in (*THROUGH_MEMORY, MIXED)
     lowered.in_scratch = how in (APART, COPIED, MIXED)
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
-    inputs, values, as_stored = {}, {}, set[Buffer]()
+    inputs, values = {}, {}
     for tensor in spec.inputs:
         buffer = Buffer(tensor.name, memory_of(tensor, sizes), dtype_of(tensor, dtype), text=tensor.name)
         lowered.buffers.append(buffer)
@@ -348,7 +348,7 @@ def _lowered(
             value = lowered.strided(value, shape_of(tensor, sizes), strides_of(tensor, sizes), sympy.Integer(0))
         if how in (COPIED, COPIED_IN_MEMORY) and tensor.role == "inout":
             value = lowered.formula(value.shape, value.dtype, value.at, f"{tensor.name}_before")
-            as_stored.add(lowered.realise(value))
+            lowered.copied.add(lowered.realise(value))
         values[traced.inputs[tensor.name]] = value
     for argument in spec.arguments:
         node = traced.inputs.get(argument.name)
@@ -372,8 +372,6 @@ def _lowered(
     lowered.finite = frozenset(inputs[tensor.name] for tensor in spec.inputs if not spec.nans or is_bounded(tensor))
     for tensor in spec.outputs:
         value = values[traced.outputs[tensor.name]]
-        if value.scatter is not None and how == COPIED:
-            raise NoProgram(f"{tensor.name} is changed in place where numbers say, and read there")
         if value.scatter is not None:
             if is_given(value.scatter, values.get(traced.inputs.get(tensor.name))):
                 outputs[tensor.name] = write_scattered(lowered, tensor, value.scatter, in_pieces)
@@ -411,7 +409,7 @@ def _lowered(
     for buffer in lowered.buffers if lowered.in_scratch else ():  # as computed, not as an input is stored
         if (
             buffer not in inputs.values()
-            and buffer not in as_stored
+            and buffer not in lowered.copied
             and buffer not in outputs.values()
             and buffer.dtype in NARROW_FLOATS
         ):

@@ -356,7 +356,7 @@ class Program:
         """Calls each of whose products is rounded as eager's kernels do."""
         self.chosen: dict[sympy.Symbol, tuple[Value, Index]] = {}
         """Sizes that count where a mask holds -> the mask, its elements. A position along such an axis is one of the mask's: the compiler's."""
-        self.given: set[Buffer] = set()
+        self.given, self.copied = set[Buffer](), set[Buffer]()
         """What the call brings: the compiler's."""
         self.in_memory = False
         """Whether definitions hand on what they make in memory of a block's own: the compiler's."""
