@@ -215,7 +215,8 @@ def _mode(x, dim=-1, keepdim=False):
     count = torch.searchsorted(rows, rows, right=True) - torch.searchsorted(rows, rows)
     most = (count == count.amax(-1, keepdim=True)) & (count > 0)
     found = torch.where(most, rows, rows[..., -1:]).amin(-1, keepdim=True).movedim(-1, dim)
-    return torch.return_types.mode((found if keepdim else found.squeeze(dim), None))
+    places: Any = None
+    return torch.return_types.mode((found if keepdim else found.squeeze(dim), places))
 
 
 def _cummax(found, x, dim):
@@ -235,7 +236,7 @@ def _nanmedian(x, dim=None, keepdim=False):
         return _nanmedian(x.flatten(), 0).values
     values, places = torch.sort(x, dim=dim, stable=True)
     rank = ((~x.isnan()).sum(dim, keepdim=True) - 1).clamp(min=0) // 2
-    found = values.gather(dim, rank), places.gather(dim, rank)
+    found: Any = values.gather(dim, rank), places.gather(dim, rank)
     return torch.return_types.nanmedian(found if keepdim else tuple(one.squeeze(dim) for one in found))
 
 
@@ -314,7 +315,8 @@ def _cholesky(x, upper=False):
     """Of a few rows, one after another."""
     if _is_open_or_large(x):
         return torch.linalg.cholesky(x, upper=upper)
-    every, low = range(x.shape[-1]), {}
+    every = range(x.shape[-1])
+    low: dict[tuple[int, int], torch.Tensor] = {}
     for r in every:
         for c in range(r + 1):
             rest = x[..., r, c] - sum(low[r, k] * low[c, k] for k in range(c))

@@ -272,7 +272,9 @@ def _names(text: CpuText, folds: list[Member], word: str = "") -> dict[Member, s
     return {m: text.fresh(f"{m.definition.origin}_{m.definition.kind}{word}") for m in folds}
 
 
-def finished(text: CpuText, kernel: PackedKernel, name: str, lines: list[str], parameters, arguments) -> KernelFunction:
+def make_function(
+    text: CpuText, kernel: PackedKernel, name: str, lines: list[str], parameters, arguments
+) -> KernelFunction:
     given = ", ".join([*parameters, *text.units])
     _, tables = text.tables_text(name)
     whole = "\n".join([f"void {name}({given}) {{", *tables, *lines, "}", ""])
@@ -350,7 +352,7 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
         *top.lines,
         "    }",
     ]
-    return finished(text, kernel, name, lines, parameters, arguments)
+    return make_function(text, kernel, name, lines, parameters, arguments)
 
 
 def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -> KernelFunction:
@@ -394,7 +396,7 @@ def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -
         [] if text.lines is None else [line[4:] for line in shared.lines],
     )
     lines = [*top.lines, *indent(over, 1)]
-    return finished(text, kernel, name, lines, parameters, arguments)
+    return make_function(text, kernel, name, lines, parameters, arguments)
 
 
 def columns_function(program: KernelProgram, kernel: PackedKernel, name: str, tile: int) -> KernelFunction:
@@ -437,4 +439,4 @@ def columns_function(program: KernelProgram, kernel: PackedKernel, name: str, ti
         f"        for (int64_t {loop} = {block}; {loop} < {block_end}; ++{loop}) {{", *indent(over_tile(made), 3), "        }",
         *indent(over_tile(added), 2), "    }", *indent(over_tile(last), 1), "}",
     ]  # fmt: skip
-    return finished(text, kernel, name, indent(lines, 1), parameters, arguments)
+    return make_function(text, kernel, name, indent(lines, 1), parameters, arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.codegen.cpu import STRIP, CpuText, finished
+from compiler.codegen.cpu import STRIP, CpuText, make_function
 from compiler.codegen.kernels import KernelFunction, Launch, in_axes, signature
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer
@@ -88,7 +88,7 @@ def cpu_function(program: KernelProgram, kernel: StepsKernel, name: str) -> Kern
         *indent([*each([*parts.begin, *moved]), parts.loop, *indent(each([*own, *parts.step, *moved]), 1), "}"], 1),
         *(indent(each([*own, *parts.end]), 1) if parts.end else []), "}",
     ]  # fmt: skip
-    return finished(text, kernel, name, indent(lines, 1), parts.parameters, parts.arguments)
+    return make_function(text, kernel, name, indent(lines, 1), parts.parameters, parts.arguments)
 
 
 def launch_lines(launch: Launch) -> list[str]:

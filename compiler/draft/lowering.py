@@ -100,7 +100,8 @@ def _divided(expression: sympy.Expr) -> sympy.Expr:
         return args[0]
     if name in ("TruncToInt", "FloorToInt"):  # a size times a factor
         exact = args[0].xreplace({one: sympy.Rational(float(one)) for one in args[0].atoms(sympy.Float)})
-        return divide(*map(sympy.expand, sympy.fraction(sympy.together(exact))), Ranges())
+        top, bottom = sympy.fraction(sympy.together(exact))
+        return divide(sympy.expand(top), bottom, Ranges())
     return expression.func(*args) if args else expression
 
 
