@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from graph.bringing.calls import Calls
-from graph.bringing.names import COLUMNS, ELEMENTS, ROWS, alike, dtype_in, dtype_name, stack_integers
+from graph.bringing.names import COLUMNS, ELEMENTS, ROWS, alike, defines, dtype_in, dtype_name, stack_integers
 from harness.backends import form_of
 from harness.capture import distribution_of
 from harness.capture.extents import axis_name
@@ -216,6 +216,12 @@ class SpecArguments(Calls):
         if parameter is not None and (text := self._written(values, parameter)):
             self.extent_of[name] = text
             return ""
+        if self.taken is None and defines(self.text, self.symbol) and (text := self._in_python(values)):
+            self.held[seen] = text
+            self.doubts.append(
+                f"{seen} is {text} in each call, which a spec cannot hold: baseline.py calls the file's {self.symbol} with it"
+            )
+            return ""
         if type(first) is int and name in self.extents.axes:
             return f"Size(name={name!r})"
         if len(set(map(repr, values))) > 1:
@@ -245,6 +251,32 @@ class SpecArguments(Calls):
         if self.taken is not None:
             return "bind a call (build.binding)"
         return f"name by --symbol a function of yours that calls {self.symbol} with it, in a file that imports it"
+
+    def _in_python(self, values: list[Any]) -> str:
+        """Python of a dtype, a text or a list of numbers, by the tensors where they change with these; "" where it is another or not found out."""
+        import torch
+
+        first, is_same = values[0], len(set(map(repr, values))) == 1
+        if isinstance(first, torch.dtype):
+            kinds = [str(one).removeprefix("torch.") for one in values]
+            return str(first) if is_same else f"{axis_name(self.leader)}.dtype" if kinds == self.series else ""
+        if isinstance(first, str):
+            return repr(first) if is_same else ""
+        if not isinstance(first, tuple | list) or len({len(one) for one in values}) > 1:
+            return ""
+        entries = []
+        for series in zip(*values, strict=True):
+            places = [
+                f"{axis_name(seen)}.shape[{dim}]"
+                for seen, tensor in self.first.tensors.items()
+                for dim in range(tensor.dim())
+                if seen not in self.first.outputs
+                and tuple(one.tensors[seen].shape[dim] for one in self.calls) == series
+            ]
+            if any(type(one) not in (int, float, bool) for one in series) or (len(set(series)) > 1 and not places):
+                return ""
+            entries.append(repr(series[0]) if len(set(series)) == 1 else places[0])
+        return f"[{', '.join(entries)}]" if isinstance(first, list) else f"({''.join(f'{one}, ' for one in entries)})"
 
     def _written(self, values: list[Any], parameter: CParameter) -> str:
         """C++ of what no spec holds: a dtype, a text, a list of numbers, one of an enumeration, nothing. "" where it is another, or plain C."""

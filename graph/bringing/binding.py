@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from graph.bringing.calls import Calls
-from graph.bringing.names import C_NAMES, POINTED_AT, TORCH_NAMES
+from graph.bringing.names import C_NAMES, POINTED_AT, TORCH_NAMES, python_parameters
 from harness.backends import form_of
 from harness.capture.extents import axis_name
 from harness.capture.modules import find_modules
 from harness.capture.signature import find_headers
+from harness.farside.triton_calls import uses_triton
 
 
 class Binding(Calls):
@@ -132,5 +133,23 @@ class Binding(Calls):
             place = self.to / "include" / name
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)
+        if self.held:
+            self._wrap(modules.name)
+            return {"include": ("include",)}
         inner = {"binding": modules.name} if "." in modules.name else {}
         return {"include": ("include",), **inner} if modules.files else {}
+
+    def _wrap(self, module: str) -> None:
+        """The file goes below include as it is, and baseline.py calls its function with what no spec holds."""
+        place = (self.to / "include").joinpath(*module.split(".")).with_suffix(".py")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(self.to / "baseline.py", place)
+        taken = python_parameters(self.text, self.symbol)
+        names = {seen: self.name_of(seen, parameter) for seen, parameter in self.order if seen in taken}
+        given = [one for one in taken if one in names and one not in self.held]
+        call = ", ".join(f"{one}={self.held.get(one) or names[one]}" for one in taken if one in names)
+        needed = "triton" if uses_triton(self.text) else "torch"
+        (self.to / "baseline.py").write_text(
+            f"import {needed}\n\nfrom {module} import {self.symbol} as own\n\n\n"
+            f"def {self.symbol}({', '.join(names[one] for one in given)}):\n    return own({call})\n"
+        )

@@ -61,6 +61,8 @@ class Calls:
         """Numbers of the spec that no call has given."""
         self.extent_of: dict[str, str] = {}
         """Parameters that are written into the call as an expression of sizes."""
+        self.held: dict[str, str] = {}
+        """Parameters of a Python function that no spec holds, and Python of what they are."""
         self.shapes: dict[str, tuple[str, ...]] = {}
         """Tensor -> its extents as expressions of the axes."""
         self.unread: list[str] = []

@@ -58,6 +58,11 @@ def _function(text: str, symbol: str) -> ast.FunctionDef | None:
     return found if isinstance(found, ast.FunctionDef) else None
 
 
+def defines(text: str, symbol: str) -> bool:
+    """Whether a file of Python has a function of that name outside of classes."""
+    return any(isinstance(node, ast.FunctionDef) and node.name == symbol for node in ast.parse(text).body)
+
+
 def any_number_of(text: str, symbol: str) -> str:
     """`*args` of a Python function, or of a class's `forward`, that has such; else ""."""
     found = _function(text, symbol)

@@ -770,3 +770,23 @@ def test_the_entry_is_what_the_file_hands_to_python(
 def test_an_operator_of_the_stable_abi_whose_schema_is_elsewhere_is_registered() -> None:
     text = "void twice(torch::stable::Tensor& out, const torch::stable::Tensor& x) {\n}\nSTABLE_TORCH_LIBRARY_IMPL(engine, CUDA, m) {}\n"
     assert 'm.def("twice(Tensor(a!) out, Tensor x)' in stable_abi.with_registration(text, "twice", "", "CUDA")
+
+
+def test_what_no_spec_holds_is_handed_to_a_python_function_by_one_around_it(tmp_path: Path) -> None:
+    """A list of sizes and a text of an engine's layer norm; its file stays as it is."""
+    texts = {
+        "engine_q/__init__.py": "",
+        "engine_q/norm.py": "import torch\n\n\ndef norm(x, shape, how, weight, eps):\n    assert shape == [weight.shape[0]] and how == 'rows'\n    v = x.numpy()\n"
+        "    v = (v - v.mean(-1, keepdims=True)) / (v.var(-1, keepdims=True) + eps) ** 0.5\n    return torch.from_numpy(v * weight.numpy())\n",
+        "right.py": "import torch\n\n\ndef norm(x, shape, how, weight, eps):\n    return torch.nn.functional.layer_norm(x, shape, weight, None, eps)\n\n\n"
+        "def arguments():\n    return [(torch.randn(n, m), [m], 'rows', torch.randn(m), 1e-5) for n, m in ((30, 8), (500, 24))]\n",
+    }
+    to = bring_beside(tmp_path, texts, "engine_q/norm.py")
+    assert (to / "include/engine_q/norm.py").read_text() == texts["engine_q/norm.py"]
+    text = (to / "baseline.py").read_text()
+    assert (
+        "def norm(x, weight, eps):" in text
+        and "own(x=x, shape=[x.shape[1]], how='rows', weight=weight, eps=eps)" in text
+    )
+    lines = list(check(str(to), None, lambda _said: None))
+    assert not [line for line in lines if line.kind == "fault"], lines
