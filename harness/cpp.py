@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -169,8 +170,9 @@ def find_templates(text: str, at: int) -> dict[str, list[str]]:
     return {name: template for _, name, template in _around(mask(text), mask(text, strings=False), at) if template}
 
 
-def without_dead_conditionals(text: str) -> str:
-    """The text without what `#if defined(...)` leaves out by the names that it defines itself, without a value and once."""
+def without_dead_conditionals(text: str, architecture: int = 0) -> str:
+    """The text without what `#if defined(...)` leaves out by the names that it defines itself, without a value and once, and, for an architecture as
+    nvcc counts them (900), by comparisons of __CUDA_ARCH__."""
     defines = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]*$", text, re.MULTILINE)
     known = {name for name in defines if not re.search(rf"^[ \t]*#[ \t]*undef[ \t]+{name}\b", text, re.MULTILINE)}
     kept, opened = list[str](), list[tuple[bool | None, bool]]()
@@ -182,6 +184,7 @@ def without_dead_conditionals(text: str) -> str:
         elif word[1].startswith("if"):
             asked = word[2] if word[1] == "if" else f"{'!' * (word[1] == 'ifndef')}defined({word[2].strip()})"
             decided = _decide(asked, known)
+            decided = _compare_architecture(asked, architecture) if decided is None and architecture else decided
             kept += [line] if live and decided is None else []
             opened.append((decided, decided is not False))
         elif word[1] == "endif":
@@ -214,6 +217,29 @@ def _decide(asked: str, known: set[str]) -> bool | None:
     if is_any in sure:
         return is_any
     return (not is_any) if len(sure) == len(terms) else None
+
+
+def _compare_architecture(asked: str, architecture: int) -> bool | None:
+    """What a condition of comparisons of __CUDA_ARCH__ with numbers is, joined by `||` or by `&&`; None where it is none."""
+    bare = re.sub(r"//.*|/\*.*?\*/", "", asked).strip()
+    compared = [
+        re.fullmatch(r"\(?\s*__CUDA_ARCH__\s*(>=|<=|==|!=|>|<)\s*(\d+)\s*\)?", one.strip())
+        for one in re.split(r"\|\||&&", bare)
+    ]
+    if not all(compared) or ("||" in bare and "&&" in bare):
+        return None
+    found = [COMPARED[one[1]](architecture, int(one[2])) for one in compared if one]
+    return any(found) if "||" in bare else all(found)
+
+
+COMPARED = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 
 
 def statement_head(code: str, at: int) -> int:

@@ -192,3 +192,12 @@ def test_what_a_python_function_takes_beside_the_specs_arguments_is_said(folder:
     (folder / "baseline.py").write_text(f"import triton\n\n\ndef twice({takes}):\n    return x * 2\n")
     said = [line.said for line in checking.check(str(folder), "cuda", lambda _said: None) if line.kind == "fault"]
     assert (not fault and not said) or (fault and fault in said[0]), said
+
+
+@pytest.mark.usefixtures("without_nvcc")
+def test_branches_by_architecture_may_share_a_brace(folder: Path) -> None:
+    lines_of_it = "#if __CUDA_ARCH__ >= 800 || __CUDA_ARCH__ == 600\n    if (threadIdx.x < n) {\n#else\n    if (n < 0) {\n#endif\n"
+    (folder / "twice.cuh").write_text(
+        HEADER.replace("int64_t n) {\n", f"int64_t n) {{\n{lines_of_it}").replace("\n}\n", "\n}\n}\n")
+    )
+    assert any("emulated, it computes what the reference says" in line.said for line in lines(folder))

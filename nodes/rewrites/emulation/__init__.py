@@ -7,11 +7,14 @@ from pathlib import Path
 
 from tree_sitter import Node
 
+from harness.cpp import without_dead_conditionals
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.normalize.expand_macros import expanded
 from nodes.rewrites.syntax.source import Edits, Source
 from nodes.rewrites.syntax.tree import declared_name
 
+ARCHITECTURE = 900
+"""__CUDA_ARCH__ of the emulation."""
 FOLDER = Path(__file__).parent
 """Of the headers that the text needs to be compiled."""
 HEADERS = (
@@ -30,6 +33,7 @@ HEADERS = (
 
 def host_source(text: str) -> str:
     """The file as C++: launches become calls, shared memory a place in the block's, CUDA's headers the emulation's."""
+    text = without_dead_conditionals(text, ARCHITECTURE)  # whose branches may share a brace
     source = Source(expanded(Source(text, "cuda")), "cuda")  # launches may stand in macros
     edits = Edits(source)
     for launch in Code(source).launches:

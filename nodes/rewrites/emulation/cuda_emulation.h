@@ -430,6 +430,8 @@ struct __nv_fp8_e4m3 {
 inline float __half2float(__half x) { return x; }
 inline __half __float2half(float x) { return x; }
 inline __half __float2half_rn(float x) { return x; }
+inline bool __hisnan(float x) { return std::isnan(x); }
+inline int __hisinf(float x) { return std::isinf(x) ? (x < 0 ? -1 : 1) : 0; }
 inline float __bfloat162float(__nv_bfloat16 x) { return x; }
 inline __nv_bfloat16 __float2bfloat16(float x) { return x; }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }
