@@ -13,6 +13,7 @@ from compiler.draft.tensors import Definition
 from compiler.draft.tensors import Program as Lowered
 from compiler.frontend import Traced
 from compiler.phases import FOLDS, NTHS, REACH, PhasesKernel
+from compiler.products import ProductKernel
 
 if TYPE_CHECKING:
     from compiler.program import KernelProgram
@@ -29,10 +30,9 @@ def is_small(program: KernelProgram, other: KernelProgram, traced: Traced) -> bo
     assert isinstance(kernel, PhasesKernel)
     work, units = (int(index.subs(values)) for index in (kernel.work, kernel.units))
     rounds = -(-units // (2 * MULTIPROCESSORS))
-    return (
-        rounds * (work / max(1, units)) / BLOCK_ELEMENTS_A_SECOND
-        <= len(other.kernels) * LAUNCH_S + work / ELEMENTS_A_SECOND
-    )
+    tiles = any(isinstance(one, ProductKernel) for one in other.kernels)
+    others = work / (PRODUCTS_A_SECOND if tiles else ELEMENTS_A_SECOND)
+    return rounds * (work / max(1, units)) / BLOCK_ELEMENTS_A_SECOND <= len(other.kernels) * LAUNCH_S + others
 
 
 def is_spread(program: KernelProgram, traced: Traced) -> bool:
@@ -49,6 +49,8 @@ def is_spread(program: KernelProgram, traced: Traced) -> bool:
 
 SPREAD_ELEMENTS = 1 << 18
 """Below that, phases of one block, or some launches of little, are as fast (an estimate)."""
+PRODUCTS_A_SECOND = 1e13
+"""Multiplications that tiles do at least."""
 PRODUCT_ELEMENTS = 1 << 24
 """Multiplications from which on a product goes by tiles (an estimate: a warp to a sum does some 3e12 a second, tiles of 16-bit numbers 1e14)."""
 

@@ -338,63 +338,6 @@ def _pair(number) -> tuple[int, int]:
     return (number, number) if isinstance(number, int) else (number[0], number[-1])
 
 
-def _conv2d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    """Where channels mix: windows side by side, and a product for each group."""
-    if weight.shape[1] == 1 or isinstance(padding, str) or x.dim() != 4:
-        return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    windows = torch.nn.functional.unfold(x, weight.shape[2:], dilation, padding, stride)
-    of_group = weight.flatten(1).unflatten(0, (groups, -1)).expand(x.shape[0], -1, -1, -1).flatten(0, 1)
-    made = torch.bmm(of_group, windows.unflatten(1, (groups, -1)).flatten(0, 1))
-    told = zip(x.shape[2:], weight.shape[2:], *map(_pair, (stride, padding, dilation)), strict=True)
-    sizes = ((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in told)
-    made = made.view(x.shape[0], weight.shape[0], *sizes)
-    return made if bias is None else made + bias[:, None, None]
-
-
-def _conv1d(x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-    if weight.shape[1] == 1 or isinstance(padding, str) or x.dim() != 3:
-        return torch.conv1d(x, weight, bias, stride, padding, dilation, groups)
-    one, more, apart = (_pair(number)[-1] for number in (stride, padding, dilation))
-    return _conv2d(x[:, :, None], weight[:, :, None], bias, (1, one), (0, more), (1, apart), groups)[:, :, 0]
-
-
-def _conv_transpose2d(x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    """Results that are `stride` apart are a convolution by weights that are: all of these are one, whose channels are theirs and the remainders,
-    and no product is with a zero between inputs."""
-    if x.dim() != 4:
-        return torch.conv_transpose2d(x, weight, bias, stride, padding, output_padding, groups, dilation)
-    pad, cut = torch.nn.functional.pad, []
-    around: list[int] = []
-    missing: list[int] = []
-    rows = weight.unflatten(0, (groups, -1))
-    told = zip(x.shape[2:], weight.shape[2:], *map(_pair, (stride, padding, output_padding, dilation)), strict=True)
-    for size, taps, by, less, more, apart in told:
-        reach = apart * (taps - 1) + 1
-        each = -(-reach // by)  # weights of one remainder
-        rows = pad(rows.movedim(3, -1)[..., None], (0, apart - 1)).flatten(-2)[..., :reach]
-        rows = pad(rows, (0, each * by - reach)).unflatten(-1, (each, by)).flip(-2)
-        length = (size - 1) * by - 2 * less + reach + more
-        around = [each - 1, each - 1, *around]
-        missing = [0, max(0, reach + more - less - each * by), *missing]
-        cut.append(slice(less, less + length))
-    channels = rows.permute(0, 2, 4, 6, 1, 3, 5).flatten(0, 3)
-    made = _conv2d(pad(x, around), channels, None, groups=groups)
-    made = (
-        made.unflatten(1, (-1, *map(rows.shape.__getitem__, (4, 6)))).permute(0, 1, 4, 2, 5, 3).flatten(4).flatten(2, 3)
-    )
-    made = (pad(made, missing) if any(missing) else made)[:, :, cut[0], cut[1]]
-    return made if bias is None else made + bias[:, None, None]
-
-
-def _conv_transpose1d(x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    if x.dim() != 3:
-        return torch.conv_transpose1d(x, weight, bias, stride, padding, output_padding, groups, dilation)
-    by, less, more, apart = (_pair(number)[-1] for number in (stride, padding, output_padding, dilation))
-    return _conv_transpose2d(
-        x[:, :, None], weight[:, :, None], bias, (1, by), (0, less), (0, more), groups, (1, apart)
-    )[:, :, 0]
-
-
 def _and_mean(spread, x, dim=None, *more, **told):
     return spread(x, dim, *more, **told), x.mean(dim, keepdim=told.get("keepdim", more[1] if len(more) > 1 else False))
 
@@ -473,9 +416,6 @@ COMPOSED: dict[Any, Any] = {
     torch.tril_indices: _tril_indices, torch.triu_indices: _triu_indices, torch.histc: _histc, torch.Tensor.histc: _histc,
     torch.bincount: _bincount, torch.Tensor.bincount: _bincount, torch.repeat_interleave: _repeat_interleave,
     torch.Tensor.repeat_interleave: _repeat_interleave, torch.nn.functional.one_hot: _one_hot, torch.stack: stack_rows, torch.Tensor.__getitem__: pick_row, torch.nn.functional.linear: _linear,
-    torch.conv1d: _conv1d, torch.nn.functional.conv1d: _conv1d, torch.conv2d: _conv2d, torch.nn.functional.conv2d: _conv2d,
-    torch.conv_transpose1d: _conv_transpose1d, torch.nn.functional.conv_transpose1d: _conv_transpose1d,
-    torch.conv_transpose2d: _conv_transpose2d, torch.nn.functional.conv_transpose2d: _conv_transpose2d,
     torch.var_mean: functools.partial(_and_mean, torch.var), torch.std_mean: functools.partial(_and_mean, torch.std),
 } | {
     getattr(torch.nn.functional, f"adaptive_{kind}_pool{rank}d"): functools.partial(_adaptive, rank, kind) for kind in ("avg", "max") for rank in (1, 2)

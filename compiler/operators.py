@@ -26,7 +26,6 @@ from compiler.draft.expressions import (
 )
 from compiler.draft.index import divide, flatten, modulo, number, unflatten
 from compiler.draft.lower_pointwise import _apply, _stored
-from compiler.draft.lower_windows import depthwise
 from compiler.draft.lowering import Lowering, _nothing, extend, lowers
 from compiler.draft.tensors import Definition, NoDraft, Program, Value
 
@@ -125,12 +124,6 @@ def _product(before, low: Lowering, a: Value, b: Value):
     return made
 
 
-def _convolution(low: Lowering, a: Value, weight: Value, bias, stride, padding, dilation, transposed, _more, _groups):
-    """Where channels do not mix."""
-    mixes = transposed or weight.shape[1] != 1 or not sympy.cancel(weight.shape[0] / a.shape[1]).is_Integer
-    return None if low.program.settles or mixes else depthwise(low, a, weight, bias, stride, padding, dilation, len(a.shape) - 2)  # fmt: skip
-
-
 def _columns(low: Lowering, a: Value, window, dilation, padding, stride):
     """Windows of an image, each a column: their places follow from where one stands, and none is looked up."""
     if low.program.settles:
@@ -197,4 +190,3 @@ def extend_table() -> None:
     extend(_integer_quotient, "aten.div.Tensor_mode", "aten.div.Scalar_mode")
     extend(_bit_not, "aten.bitwise_not.default")
     extend(_product, "aten.bmm.default", "aten.mm.default")
-    lowers("aten.convolution.default")(_convolution)

@@ -16,6 +16,7 @@ import torch
 
 from compiler import (
     bits,  # noqa: F401 -- it fills the table
+    convolutions,
     indexing,
     operators,
     ordered,
@@ -58,7 +59,9 @@ OURS = {"row", "lane"}
 """Names of loop variables here, which the drafter's texts have another use for."""
 _LOWERING = threading.Lock()
 """Expressions are interned in a table of the process."""
-for _layer in (operators, indexing, selects, ordered):  # over the drafter's table; the last one decides first
+LAYERS = (operators, convolutions, indexing, selects, ordered)
+"""Over the drafter's table; the last one decides first."""
+for _layer in LAYERS:
     _layer.extend_table()
 
 
@@ -270,6 +273,7 @@ def _wider(program: KernelProgram) -> dict[str, int]:
         last = next((size for size in reversed(own) if size != 1), sympy.Integer(1))
         part = int(last.as_coeff_Mul()[0])
         of_rows = kernel.layout == ROW and len(own) > 1 and count == max(elements)
+        of_rows |= not program.lowered.copied.isdisjoint(kernel.made)
         if kernel.width > 1 or not (2 - of_rows) <= part < program.vector or program.vector % part:
             continue
         for symbol in last.free_symbols:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sympy
 import torch
 
 from compiler.codegen.kernels import KernelFunction, in_axes
@@ -104,7 +105,8 @@ def launch_halved(
             lines = "64" if not side.along else "tile_plan.rows" if which == 1 else "tile_plan.columns"
             buffer = value.args[0].text
             where = buffer if begin == "0" else f"{buffer} + ({begin})"
-            given = ", ".join(in_axes(program, end) for end in (*ends, kernel.ends[0]))
+            batches = kernel.ends[0] if box[2] != 0 else sympy.S.One  # one matrix of all batches
+            given = ", ".join(in_axes(program, end) for end in (*ends, batches))
             names.append(f"{word}Map{at}")
             made.append(f"map_side(&{names[-1]}, {type}, {where}, {given}, {line}, {matrix}, {lines})")
     all_mapped = len(names) == len(lefts) + len(rights)

@@ -40,18 +40,26 @@ class OperandSide:
         self.end, self.depth = map(index_text, self.ends)
         self.along = kernel.along(value)
 
+    @property
+    def guarded(self) -> tuple[Expr, Expr | None]:
+        """The side, and when it counts, where it is zero otherwise."""
+        zero = self.value.op == "masked" and self.value.args[2].op == "const" and self.value.args[2].args[0] == 0
+        return (self.value.args[1], self.value.args[0]) if zero else (self.value, None)
+
     def apart(self, count: int, dtype: torch.dtype) -> list[str] | None:
         """Conditions under which `count` neighbours are one aligned copy, all inside or all outside; None where that never is."""
-        if self.value.op != "load" or self.value.args[0].dtype != dtype:
+        load, when = self.guarded
+        if load.op != "load" or load.args[0].dtype != dtype or (when is not None and loads_of([when])):
             return None
-        buffer, index = self.value.args
+        buffer, index = load.args
         fast, end = (self.step, self.ends[1]) if self.along else (self.place, self.ends[0])
-        rest = sympy.expand(index - fast)
-        return (
-            None
-            if fast in rest.free_symbols
-            else whole_packs(buffer.text, rest, [end], count, set(self.kernel.loops_of))
-        )
+        rest, ends = sympy.expand(index - fast), [end]
+        for one in (rest, *(() if when is None else indices_of([when]))):
+            quotients = [q for q in one.atoms(FloorDiv) if q.args[0] == fast]  # the same for all of a pack
+            ends += [q.args[1] for q in quotients]
+            if fast in one.xreplace(dict.fromkeys(quotients, sympy.S.Zero)).free_symbols:
+                return None
+        return whole_packs(buffer.text, rest, ends, count, set(self.kernel.loops_of))
 
     def box(self, dtype: torch.dtype) -> tuple[Index, Index, Index] | None:
         """Where its matrix begins, and how far apart lines and batches are, where boxes of it can be asked for."""
@@ -85,7 +93,7 @@ class OperandSide:
         return [
             f"const {self.text.wide} {self.place} = firstPlace + ofPlace{'' if self.along else at}, {self.step} = firstStep + ofStep{at if self.along else ''};",
             *lines,
-            f"{call}({buffer.text} + ({index_text(index)}), {inside});".replace("(", "(toHere, ", 1),
+            f"{call}({buffer.text} + ({self.text.index(index)}), {inside});".replace("(", "(toHere, ", 1),
         ]
 
     def by_element(self, type: str, places: str, unroll: int = 8) -> list[str]:
@@ -99,9 +107,8 @@ class OperandSide:
     def halved(self, name: str, type: str, places: str, dtype: torch.dtype) -> SideLines:
         """How it is brought: (what was read, first place, first step, to, thread, threads)."""
         along, wide = str(self.along).lower(), self.text.wide
-        bring = (
-            f"bring_side<{places}, {along}>(toStage, ofThread, ofThreads, [&](int ofPlace, int ofStep, char* toHere) {{"
-        )
+        at_once = 8 if wide == "int" else 2  # places of 64 bits take twice the registers
+        bring = f"bring_side<{places}, {along}, {at_once}>(toStage, ofThread, ofThreads, [&](int ofPlace, int ofStep, char* toHere) {{"
         stored = [f"    *reinterpret_cast<Pack<{type}, 8>*>(toHere) = eightOf;", "});"]
         fast = self.apart(8, dtype)
         axis, end = (self.step, self.ends[1]) if self.along else (self.place, self.ends[0])
@@ -110,7 +117,7 @@ class OperandSide:
         slow = self.by_element(type, places, 8 if only else 1)
         more = "char* toStage, int ofThread, int ofThreads"
         if fast is not None or not packs:
-            quick = [] if fast is None else [bring, *indent(self.copied("copy_eight", self.value, None), 1), "});"]
+            quick = [] if fast is None else [bring, *indent(self.copied("copy_eight", *self.guarded), 1), "});"]
             return SideLines(self.bringing(name, "Eight", more, fast, quick, slow))
         lines, printed = print_lines(self.text, value)
         at = f"const {wide} {self.place} = firstPlace + ofPlace{{}}, {self.step} = firstStep + ofStep{{}};"
@@ -148,8 +155,7 @@ class OperandSide:
         def rounds(whole: bool) -> list[str]:
             """Four neighbours at a time, `whole`: by one copy; else what their places have in common is computed once."""
             at = "" if whole else " + ofFour"
-            zero = self.value.op == "masked" and self.value.args[2].op == "const" and self.value.args[2].args[0] == 0
-            when, load = self.value.args[:2] if zero else (None, self.value)
+            load, when = self.guarded
             if load.op == "load" and load.args[0].dtype == torch.float32:
                 brought = self.copied(f"copy_ahead<{4 if whole else 1}>", load, when, at)
             else:
@@ -307,14 +313,12 @@ def whole_packs(buffer: str, rest: Index, ends: list[Index], count: int, variabl
     """Conditions under which `rest` counts in packs of `count`, and so do the ends; None where they never hold."""
     sizes = list(ends)
     for term in sympy.Add.make_args(rest):
-        if term.has(FloorDiv, Modulo):
-            return None
-        sizes.append(
-            sympy.Mul(*(f for f in sympy.Mul.make_args(term) if f not in variables)) if term != 0 else sympy.S.Zero
-        )
-    if any(size.is_Integer and size % count for size in sizes):
+        factors = (f for f in sympy.Mul.make_args(term) if f not in variables and not isinstance(f, FloorDiv | Modulo))
+        sizes.append(sympy.Mul(*factors) if term != 0 else sympy.S.Zero)
+    open_sizes = [size for size in sizes if size.as_coeff_Mul()[0] % count]
+    if any(size.is_Integer for size in open_sizes):
         return None
-    asked = dict.fromkeys(index_text(size) for size in sizes if not size.is_Integer)
+    asked = dict.fromkeys(map(index_text, open_sizes))
     return [f"reinterpret_cast<uintptr_t>({buffer}) % 16 == 0", *(f"({text}) % {count} == 0" for text in asked)]
 
 

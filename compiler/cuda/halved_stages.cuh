@@ -26,9 +26,9 @@ __device__ __forceinline__ int eight_at(int place, int step) {
 }
 
 // bring(place, step, to) for each eight of a side of `Places` places, by `threads` threads.
-template <int Places, bool AlongK, typename Bring>
+template <int Places, bool AlongK, int AtOnce = 2, typename Bring>
 __device__ __forceinline__ void bring_side(char* to, int thread, int threads, Bring bring) {
-#pragma unroll 2
+#pragma unroll AtOnce
     for (int eight = thread; eight < Places * kTileSteps / 8; eight += threads) {
         const int place = AlongK ? eight / 8 : eight % (Places / 8) * 8, step = AlongK ? eight % 8 * 8 : eight / (Places / 8);
         bring(place, step, to + eight_at<AlongK>(place, step));
