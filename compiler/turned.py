@@ -149,7 +149,7 @@ def _take_tiles(fusion: Fusion, kernel: TurnedKernel, stored: set[Buffer]) -> bo
         tile = Buffer(program.name(f"{buffer.name}_tile"), buffer.shape, buffer.dtype)
         tile.text = tile.name
         kernel.pitches[tile] = pitch = sympy.Symbol(f"{tile.name}_pitch", integer=True, positive=True)
-        kernel.tiles[tile] = _fill(fusion, kernel, load, lane)
+        kernel.tiles[tile] = _fill(kernel, load, lane)
         place = (kernel.width * kernel.own_pack + (lane if kernel.width > 1 else 0)) * pitch + kernel.own_column
         new[load] = make("load", tile, sympy.expand(place), type=load.type)
     if not 0 < len(new) <= MOST_TILES:
@@ -159,7 +159,7 @@ def _take_tiles(fusion: Fusion, kernel: TurnedKernel, stored: set[Buffer]) -> bo
     return True
 
 
-def _fill(fusion: Fusion, kernel: TurnedKernel, load: Expr, lane: Index) -> TileFill:
+def _fill(kernel: TurnedKernel, load: Expr, lane: Index) -> TileFill:
     buffer, place = load.args
     row = {lane: kernel.fill_row} | ({kernel.pack: sympy.Integer(0)} if kernel.width > 1 else {})
     width = PACK_BYTES // buffer.dtype.itemsize

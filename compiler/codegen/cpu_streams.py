@@ -24,7 +24,7 @@ def cpu_stream_function(program: KernelProgram, kernel: StreamKernel, name: str)
     }
     summed = known | {kernel.sums.definition.outs[0]: "sum"}
     leaf = lambda expr: by_name(expr, known)  # noqa: E731
-    stores = [store_of(kernel, member) for member in kernel.stores]
+    stores = [store_of(member) for member in kernel.stores]
     values = express_stores(kernel, summed)
     roots = [
         kernel.query,

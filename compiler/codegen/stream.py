@@ -75,7 +75,7 @@ def _function(
         m.definition.outs[0]: f"folded[{n}][member_at]" for n, m in enumerate(kernel.folds)
     }
     leaf = lambda expr: by_name(expr, known)  # noqa: E731
-    stores = [store_of(kernel, member) for member in kernel.stores]
+    stores = [store_of(member) for member in kernel.stores]
     roots = [kernel.query, kernel.keyed, kernel.value, *(leaf(m.value) for m in kernel.folds), leaf(kernel.weight)]
     roots += [kernel.masked] if kernel.masked else []
     summed = known | {kernel.sums.definition.outs[0]: "sum"}

@@ -99,5 +99,5 @@ def express_stores(kernel: StreamKernel, known: dict[Buffer, str]) -> list[Expr]
     return [make("scalar", "sum", type="float") if m is kernel.sums else by_name(m.value, known) for m in kernel.stores]
 
 
-def store_of(kernel: StreamKernel, member: Member) -> StoreStatement:
+def store_of(member: Member) -> StoreStatement:
     return StoreStatement(member.definition.outs[0], member.places[0], member.value, 0, member.per_row)

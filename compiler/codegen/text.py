@@ -207,7 +207,7 @@ class Text:
         if not constant.is_Integer:
             return None
         least = 1 << int(max(offsets)).bit_length()
-        for width in (least, 2 * least, *windows.odd_width(buffer, first, int(max(offsets)), self.width)):
+        for width in (least, 2 * least, *windows.odd_width(first, int(max(offsets)), self.width)):
             within = int(constant) % width
             if (
                 within + max(offsets) >= width

@@ -48,7 +48,7 @@ class Window:
     """Whether packs of it may lie outside the buffer: see shifts_of."""
 
 
-def odd_width(buffer: Buffer, first: Index, most: int, lanes: int) -> list[int]:
+def odd_width(first: Index, most: int, lanes: int) -> list[int]:
     """Of elements of a few each: three neighbours of every lane are a window of 24."""
     steps = [int(term.as_coeff_Mul()[0]) for term in sympy.Add.make_args(first) if term.free_symbols]
     width = math.gcd(*steps) if all(step > 0 for step in steps) else 0

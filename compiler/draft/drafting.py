@@ -296,7 +296,7 @@ class _Draft:
             return self._scalar(count_name(path), count_name(path))
         number = self.exported.graph.constants.get(spec.target)
         if spec.kind == InputKind.CONSTANT_TENSOR and not has_attribute(self.exported.model, spec.target):
-            return self._number(node, spec.target, number)
+            return self._number(spec.target, number)
         text = parameter_text(self.exported.model, spec.target)
         order = list(range(value.dim()))
         if spec.target not in self.changed:  # as it lies in memory, that of a transposed one included
@@ -319,7 +319,7 @@ class _Draft:
         strides = [whole.strides[order.index(axis)] for axis in range(value.dim())]
         return self.program.strided(whole, shape, strides, whole.offset)
 
-    def _number(self, node: torch.fx.Node, name: str, number: torch.Tensor | None) -> Value:
+    def _number(self, name: str, number: torch.Tensor | None) -> Value:
         """A tensor that forward makes of numbers in its text: one number is a constant, more are kept by the module."""
         if number is None or number.is_meta:
             raise NoDraft(f"forward makes the tensor {name} of numbers that the export does not show")
