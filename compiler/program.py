@@ -428,7 +428,8 @@ def _lowered(
     streams = streams_of(lowered, set(outputs.values()), ratios)
     loops = steps_of(lowered, set(outputs.values()))
     tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch) if short_fold == SHORT_FOLD else []
-    read = {load.args[0] for tile in tiles for load in loads_of(tile.read)}
+    apart = [*(side for tile in tiles for side in tile.read), *(m.value for loop in loops for m in loop.members)]
+    read = {load.args[0] for load in loads_of(apart)}
     phases = phases_alone(lowered, now) if how == MIXED else {}
     fusion = Fusion(lowered, set(outputs.values()) | (read - set(inputs.values())), vector, short_fold, phases)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)

@@ -52,12 +52,12 @@ FORMS = {
         last = last * rate + torch.exp(x[:, i, :] - most)
         y[:, i] = last / (1 + most.abs())
 """,
-    "backwards": """\
-    last, out = x.sum(1) * 0, []
+    "backwards, between sums": """\
+    last, out = x.sum(1), []
     for t in range(x.shape[1] - 1, -1, -1):
         last = x[:, t] + rate * last
         out.append(last)
-    y = torch.stack(out[::-1], dim=1)
+    y = torch.stack(out[::-1], dim=1) / (1 + x.abs().amax(1, keepdim=True))
 """,
     "written backwards, all but the first": """\
     y = x * 2
@@ -94,7 +94,7 @@ def written(folder, form: str):
     return catalog.load(str(folder)).spec, reference
 
 
-@pytest.mark.parametrize("form", [one for one in FORMS if one != "backwards"])
+@pytest.mark.parametrize("form", FORMS)
 def test_a_loop_over_an_open_size_is_a_loop_of_a_thread(form, tmp_path):
     spec, reference = written(tmp_path, FORMS[form])
     assert any(isinstance(k, StepsKernel) for k in Meaning(spec, reference).program("float32", 1).kernels)
@@ -111,15 +111,6 @@ def test_a_loop_over_an_open_size_is_one_in_cpp(form, tmp_path):
     text = source(spec, reference, device="cpu")
     assert "heldOf0[lane] = nextOf0;" in text
     check_text(catalog.load(str(tmp_path)), text, tmp_path, "cpu", sized=every_size(spec))
-
-
-def test_a_loop_goes_backwards(tmp_path):
-    """What is carried begins with numbers alone."""
-    spec, reference = written(tmp_path, FORMS["backwards"].replace("x.sum(1) * 0", "torch.zeros_like(x[:, 0])"))
-    candidate = tmp_path / "candidate.cu"
-    candidate.write_text(source(spec, reference))
-    done = emulated(tmp_path, candidate, "0", "1")
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_one_element_leaves_for_another_is_refused(tmp_path):
