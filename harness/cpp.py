@@ -127,7 +127,7 @@ def find_definitions(text: str, name: str) -> list[FunctionDefinition]:
         end = closing(code, match.end() - 1)
         behind = _BEHIND.match(code, end + 1) if end > 0 else None
         template, head = _head(code, readable, match.start())
-        if behind is None or not re.search(r"[\w>*&:\]]\s*$", head) or re.search(r"\b(return|new|else)\b", head):
+        if behind is None or not re.search(r"[\w>*&:\]]\s*$", head) or re.search(r"\b(return|new|else|if)\b", head):
             continue
         outer = re.search(r"((?:\w+(?:<[^<>]*>)?\s*::\s*)+)$", head)
         head = head[: outer.start()] if outer else head

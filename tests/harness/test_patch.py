@@ -435,13 +435,15 @@ def test_a_winners_function_is_not_taken_for_the_files_own_of_that_name(tmp_path
     parameters = "const {0}* x, {0}* out, float by, int64_t rows, int64_t columns"
     entry = f'extern "C" void twice_float32({parameters.format("float")})'
     spec = TWICE.model_copy(update={"dtypes": ("float32",)})
-    own = f"{half}{turn}{entry} {{ out[0] = to_float(half_t{{1}}); }}\nvoid other_users() {{}}\n"
-    template = "template <typename T> float turned(T value) { return to_float(value); }\n"
+    own = f"{half}{turn}{entry} {{ if constexpr (true) {{ out[0] = to_float(half_t{{1}}); }} }}\nvoid other_users() {{}}\n"
+    template = "template <typename T> float turned(T value) {\n    if constexpr (sizeof(T) == 2) { return to_float(value); }\n    return 0;\n}\n"
     winner = f"{half}namespace {{\n{turn}{template}}}\n{entry} {{ out[0] = turned(half_t{{1}}); }}\n"
     after = patch.patch_files(spec, own, own, winner, "twice.cpp", "cpu")
     for name, text in after.items():
         (tmp_path / name).write_text(text)
-    said = subprocess.run(["g++", "-fsyntax-only", "twice.cpp"], cwd=tmp_path, capture_output=True, text=True)
+    said = subprocess.run(
+        ["g++", "-std=c++17", "-fsyntax-only", "twice.cpp"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert said.returncode == 0, said.stderr
 
 
