@@ -10,7 +10,6 @@ The file's name is the rewrite's name, its folder is its phase. Nothing else nam
 from __future__ import annotations
 
 import importlib
-import math
 import pkgutil
 import re
 from collections.abc import Callable, Collection
@@ -20,7 +19,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from harness.records import Bound, DeviceFacts, Outcome
-from kernels.spec import DTYPE_BYTES, Device, Frozen, Spec, Workload
+from kernels.spec import Device, Frozen, Spec
 from nodes.rewrites.syntax.source import Source, Unsupported
 
 PHASES = ("normalize", "arithmetic", "memory", "launch", "specialize", "cpu")
@@ -35,23 +34,6 @@ class Facts(Frozen):
 
     spec: Spec
     device: DeviceFacts
-
-    @property
-    def compute_capability(self) -> int:
-        """90 of `sm_90a`, 0 of what is no GPU."""
-        found = re.fullmatch(r"sm_(\d+)[a-z]?", self.device.architecture)
-        return int(found[1]) if found is not None else 0
-
-    def share_of_workloads(self, fits: Callable[[int, int], bool]) -> float:
-        """Of the timed visible ones, those for which `fits(rows, row_bytes)` says so of their largest tensor's last axis."""
-        spec, timed = self.spec, [w for w in self.spec.suite(self.device.device) if w.timed]
-
-        def shape(workload: Workload) -> tuple[int, int]:
-            sizes = [(spec.shape(t, workload.axes), DTYPE_BYTES[spec.dtype(t, workload)]) for t in spec.tensors]
-            extents, item = max(sizes, key=lambda size: math.prod(size[0]) * size[1])
-            return math.prod(extents[:-1]), (extents[-1] if extents else 1) * item
-
-        return sum(fits(*shape(w)) for w in timed) / max(len(timed), 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,7 @@ from nodes.rewrites.syntax.tree import children_of, declared_name, field_of, sam
 
 ATTRIBUTES = {"cudaFuncGetAttributes", "cudaFuncSetAttribute", "cudaFuncSetCacheConfig"}
 """Host functions that take a kernel and do not launch it."""
-ABOUT_GRIDS = {"wait_for_predecessor", "is_among_last_blocks"}
-"""What programmatic_dependent_launch writes."""
-GRID_CALLS = ("wait_for_predecessor", "cudaGridDependencySynchronize", "cudaTriggerProgrammaticLaunchCompletion")
+GRID_CALLS = ("cudaGridDependencySynchronize", "cudaTriggerProgrammaticLaunchCompletion")
 """A kernel waits for the grid before its own, or lets the next one begin to."""
 _SCOPES = {"compound_statement", "translation_unit", "declaration_list", "preproc_if", "preproc_ifdef"}
 
@@ -71,8 +69,7 @@ class Code(Indices):
     def launches(self) -> list[Launch]:
         found = []
         for call in self.source.walk(None, "call_expression"):
-            chevrons = any(c.type == "kernel_call_syntax" for c in call.children)
-            if chevrons or self.source.of(call, "function") == "launch_dependent":
+            if any(c.type == "kernel_call_syntax" for c in call.children):
                 found.append(Launch(self, call))
         return found
 
@@ -144,7 +141,7 @@ class Code(Indices):
             if name is None and declarator is not None:  # a specialisation, `from_float<float>`
                 inner = field_of(declarator, "declarator")
                 name = field_of(inner, "name") if inner is not None and inner.type == "template_function" else None
-            if name is not None and self.source.of(name) not in ABOUT_GRIDS:
+            if name is not None:
                 found.setdefault(self.source.of(name), []).append(node)
         return found
 

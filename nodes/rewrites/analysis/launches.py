@@ -16,22 +16,13 @@ if TYPE_CHECKING:
 
 
 class Launch:
-    """A kernel's launch in a host function, written `name<args><<<grid, block, shared, stream>>>(arguments)` or
-    `launch_dependent(name<args>, grid, block, shared, stream, arguments)`, as the rewrite of that name leaves it."""
+    """A kernel's launch in a host function, written `name<args><<<grid, block, shared, stream>>>(arguments)`."""
 
     def __init__(self, code: Code, node: Node) -> None:
         self.code, self.node = code, node
-        config = next((c for c in node.children if c.type == "kernel_call_syntax"), None)
-        listed = field_of(node, "arguments")
-        function = field_of(node, "function")
-        arguments = children_of(listed)
-        self.dependent = config is None
-        if config is not None:
-            self.config_nodes = children_of(config)
-        else:
-            function, self.config_nodes, arguments = arguments[0], arguments[1:5], arguments[5:]
-        self.function, self.arguments = function, arguments
-        named = function
+        self.config_nodes = children_of(next(c for c in node.children if c.type == "kernel_call_syntax"))
+        self.function, self.arguments = field_of(node, "function"), children_of(node, "arguments")
+        named = self.function
         while named.type == "qualified_identifier" and (inside_of := field_of(named, "name")) is not None:
             named = inside_of
         self.kernel_name = code.source.of(field_of(named, "name") or named)
@@ -46,7 +37,6 @@ class Launch:
         block: str | None = None,
         shared: str | None = None,
         arguments: list[str] | None = None,
-        dependent: bool | None = None,
     ) -> str:
         """The launch as text, without the semicolon, with some of its parts replaced."""
         text = self.code.source.of
@@ -55,8 +45,6 @@ class Launch:
         arguments = [text(a) for a in self.arguments] if arguments is None else arguments
         # NULL may be a number, where an argument's type is deduced.
         arguments = ["nullptr" if a == "NULL" else a for a in arguments]
-        if self.dependent if dependent is None else dependent:
-            return f"launch_dependent({', '.join([function, *config, *arguments])})"
         return f"{function}<<<{', '.join(config)}>>>({', '.join(arguments)})"
 
     def all_template_arguments(self) -> list[str]:

@@ -328,12 +328,6 @@ def streams(kernel: Kernel, region: Region) -> bool:
     return is_summary(kernel, region.name, list(region.body), list(state.values()))
 
 
-def sums_up(kernel: Kernel, loop: Loop) -> bool:
-    """Whether state that a loop carries along is a summary as `streams` has it."""
-    mine = (region for region in regions(kernel) if region.loop is not None and same(region.loop.node, loop.node))
-    return any(streams(kernel, region) for region in mine)
-
-
 def _only_place(kernel: Kernel, use: Node) -> bool:
     """Whether an index says which element is meant, itself or by another name, or is kept as it is."""
     source, parent = kernel.source, use.parent
@@ -364,14 +358,6 @@ def fold_of(kernel: Kernel, identifier: Node) -> str:
     return EXTREMES.get(source.of(found["f"]), "") if "f" in found else _FOLDS[found.pattern]
 
 
-def is_return(source: Source, statement: Node) -> bool:
-    """`if (condition) return;`, also of a thread that waits for the grid before it first."""
-    if statement.type != "if_statement" or field_of(statement, "alternative") is not None:
-        return False
-    consequence = field_of(statement, "consequence")
-    return consequence is not None and only_returns(source, consequence)
-
-
 def only_returns(source: Source, consequence: Node) -> bool:
     return [source.of(s) for s in statements(consequence) if not waits(source, s)] == ["return;"]
 
@@ -390,6 +376,6 @@ def guard_text(kernel: Kernel, condition: str) -> str:
 
 
 def waiting_return(condition: str, indent: str, unit: str) -> str:
-    """`if (condition) return;` of a kernel that waits for the grid before it, see programmatic_dependent_launch.py."""
+    """`if (condition) return;` of a kernel that waits for the grid before it."""
     wait = "cudaGridDependencySynchronize();  // a grid must not be over before the one in front of it"
     return f"\n{indent}".join([f"if {condition} {{", f"{unit}{wait}", f"{unit}return;", "}"])

@@ -37,8 +37,6 @@ def host_source(text: str) -> str:
     source = Source(expanded(Source(text, "cuda")), "cuda")  # launches may stand in macros
     edits = Edits(source)
     for launch in Code(source).launches:
-        if launch.dependent:
-            continue
         of = source.of
         call = f"{of(launch.function)}({', '.join(of(a) for a in launch.arguments)})"
         edits.changes.append((

@@ -33,7 +33,7 @@ ONLY_STEP = "if constexpr (kOneStep) break;"
     expected="no loop and 32-bit indices where a thread has one step: 3 to 11 % of a short kernel",
     speedup=1.05,
     helps={"memory", "latency", "launch"},
-    after=("tune_block_size",),
+    after=("grid_stride",),
     risks=(Outcome.INCORRECT,),
 )
 def rewrite(source: Source, facts: Facts) -> str | None:

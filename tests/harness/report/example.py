@@ -117,7 +117,7 @@ ATTEMPTS = (
         reason='kernel.cu(31): error: identifier "__pipeline_memcpy_asink" is undefined\n1 error detected',
     ),
     _attempt(
-        5, "Search the block size", ("tune_block_size",), BEST, WIDE, "PASSED", 1.31,
+        5, "Search the numbers again", ("refine_search",), BEST, WIDE, "PASSED", 1.31,
         comparison=Comparison.FASTER, against_incumbent=Comparison.FASTER, accepted=True, gain=1.03,
         tuned={"BLOCK": 512},
     ),

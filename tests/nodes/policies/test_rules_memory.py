@@ -19,7 +19,6 @@ TRUTH = {
     "fast_math": 0.8,
     "grid_stride": 1.4,
     "drop_grid_stride_loop": 0.9,
-    "programmatic_dependent_launch": 1.2,
     "vectorize": 1.3,
 }
 """What each step is worth on this device; others are worth nothing."""
@@ -90,12 +89,12 @@ def test_however_often_it_was_remembered_what_this_run_measures_decides() -> Non
 
 
 def test_a_plan_that_gained_blames_none_of_its_steps_and_a_plan_without_one_does() -> None:
-    steps = ("grid_stride", "fast_math", "programmatic_dependent_launch")
+    steps = ("grid_stride", "fast_math", "drop_grid_stride_loop")
     plain = Search(Run().request()).gains
     gained = told("another", steps=steps, over_base=1.05, speedup=1.05)
     found = Search(Taught((gained,)).request()).gains
     assert all(0 < found[step] < plain[step] for step in steps)
-    better = told("another", steps=("grid_stride", "programmatic_dependent_launch"), over_base=1.4, evidence="e" * 64)
+    better = told("another", steps=("grid_stride", "drop_grid_stride_loop"), over_base=1.4, evidence="e" * 64)
     assert Search(Taught((gained, better)).request()).gains["fast_math"] < 0
     lost = told("another", steps=steps, over_base=0.9, speedup=0.9, kept=False)
     assert Search(Taught((lost,)).request()).gains["fast_math"] < 0

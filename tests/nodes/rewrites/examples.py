@@ -18,7 +18,6 @@ class Example:
     reads: tuple[str, ...] = ()
     """What is in the text afterwards."""
     flags: tuple[str, ...] = ()
-    timed: tuple[int, int] = (4096, 4096)
 
 
 KERNEL = """\
@@ -135,10 +134,6 @@ CONSTANT = kernel("""
   __shared__ float sums[warps];
   for (int i = threadIdx.x + 1; i < n; i += W) y[i] = x[i] * (W + warps);""", "plain<256><<<rows, 256, 0, stream>>>(x, y, n);", head="template <int W>",
 )  # fmt: skip
-ON_A_LINE = kernel(
-    "  const float* from = x + blockIdx.x * n; float* to = y + blockIdx.x * n; "
-    "for (int i = threadIdx.x; i < n; i += blockDim.x) { to[i] = 2 * from[i]; }"
-)
 MATHS = kernel("""
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
@@ -239,14 +234,6 @@ FROM_ROWS = kernel("""
   for (int j = 0; j < 4; ++j) y[first + j] = kept[j] + (float)__ldg(w + j);""", "plain<<<(rows * n + 1023) / 1024, 256, 0, stream>>>(x, w, y, rows * n);",
     "const __half* x, const __half* w, __half* y, int n", arrays="const __half* x, const __half* w, __half* y",
 )  # fmt: skip
-BIASED = kernel("""
-  const int row = blockIdx.x;
-  // Each thread has every so manieth element.
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    y[row * n + i] = __float2half(__half2float(x[row * n + i]) + __half2float(w[i]));
-  }""", "plain<<<rows, 256, 0, stream>>>(x, w, y, n);", "const __half* x, const __half* w, __half* y, int n",
-    arrays="const __half* x, const __half* w, __half* y",
-)  # fmt: skip
 COLUMNS = kernel(
     """
   const int64_t row = blockIdx.x;
@@ -287,17 +274,6 @@ __global__ void one_by_one(const float* x, float* y, int64_t n) {
 }
 
 template <typename T>""")  # fmt: skip
-WAITS = kernel(
-    """
-  const int i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
-  // Threads behind the end.
-  if (i >= n) return;
-  const float* from = x + i;
-  float* to = &y[i];  // 16 bytes
-  const float one = from[0];
-  to[0] = one;""",
-    "plain<<<n / 1024 + 1, 256, 0, stream>>>(x, y, n);",
-)
 ROUNDS = (
     ("float s = 0, w = 1;", "s += w * v; w = -w;"), ("float s = 0; int c = 4;", "if (c-- > 0) s += v;"),
     ("float s = 0; bool first = true;", "if (first) { s = v; first = false; }"), ("float s = 0;", "if (v > 0) s = v;"),
@@ -346,7 +322,6 @@ VECTORS = {
     "gathered rows": Example("vectorize", GATHERED, reads=("y_pack.at[k] = x[token * columns + i % columns] + w_pack.at[k];",)),
     "a barrier between two writers": Example("vectorize", LINE),
     "choices": Example("vectorize", CHOICES, reads=("wanted ? x[(int64_t)from * n + i] : 0.0f", "store_lanes(&y[", "if (from > 0) store_lanes(&v[")),
-    "choices, by packs that do not divide": Example("vectorize vectorize_unaligned_rows", CHOICES),
     "a running softmax": Example("vectorize", rounds(
         "float m = -1e30f, s = 0;", "const float t = fmaxf(m, v); s *= expf(m - t); s += expf(v - t); m = t;", "s * expf(m)"
     )),
@@ -356,15 +331,6 @@ VECTORS = {
         (STORED, f"if (v > 0) {STORED}"), (STORED, f"{STORED}\n    y[first + j + 1] = v;"), (STORED, "y[first + j] = v + (float)y[j];"),
         (STORED, f"{STORED}\n    __syncthreads();"), (STORED, f"{STORED}\n    y += 1;"), (STORED, f"for (int k = 0; k < 2; ++k) {STORED}"),
     ), flags=("even",)),
-    "unaligned rows, all on one line": Example("vectorize vectorize_unaligned_rows", ON_A_LINE),
-    "unaligned rows": Example("vectorize vectorize_unaligned_rows", BIASED, (
-        ("pack * VEC;", "pack * VEC;\n    const int group = first / 64;"),  # of the pack's first element alone
-        ("pack * VEC;", "pack * VEC;\n    if (pack == 3) return;"), ("pack * VEC;", "(pack + 1) * VEC;"), ("&w[first]", "&w[first % 64]"),
-        ("load_lanes<VEC>(&w[first])", "load_lanes<2 * VEC, VEC>(&w[2 * first])"), ("n / VEC;", "n / VEC - 1;"),
-        ("    store_lanes(", "    y_pack.at[0] = x_pack.at[0];\n    store_lanes("), ("y_pack.at[k] =", "if (k == 3) continue;\n      y_pack.at[k] ="),
-        ("const int row = blockIdx.x;", "int row = blockIdx.x;\n  n = n / 2;"), ("<<<rows, 256", "<<<rows, 256 / WIDTH"),
-        ("plain<WIDTH><<<", "plain<4><<<rows, 256, 0, stream>>>(x, w, y, n);\n      plain<WIDTH><<<"),
-    ), ("past_pack", ">= 4 * PACK"), timed=(64, 50257)),
     "trim": Example("trim_vector_tail", TAIL, (
         ("n % lanes == 0 && (", "("), ("n % lanes == 0 &&", "n % lanes == 0 ||"), ("lanes = 16 / sizeof", "lanes = 8 / sizeof"), ("lane[16 /", "lane[8 /"),
     )),
@@ -440,20 +406,10 @@ LAUNCHES = {
         ("const float f", "auto block = cooperative_groups::this_thread_block(); block.sync(); const float f"),
         (HIDDEN, f"#define OTHER plain<<<1, 7, 0, stream>>>(x, s, y, n)\nvoid other() {{ OTHER; }}\n{HIDDEN}"),
     ), ("#pragma unroll 1\n  for (int i = blockIdx.x * blockDim.x + threadIdx.x;",)),
-    "grid of packs": Example("programmatic_dependent_launch vectorize grid_stride", ROWS, reads=("launch_dependent(plain<WIDTH>, shape.grid, shape.block",)),
+    "grid of packs": Example("vectorize grid_stride", ROWS, reads=("plain<WIDTH><<<shape.grid, shape.block",)),
     "no loop": Example("grid_stride drop_grid_stride_loop", COLUMNS, (
         ("const int64_t packs = n / 4;", "const int64_t packs = n - 4;"), ("row_shape(rows, (n / 4))", "row_shape(rows, (n / 8))"),
         ("shape.block, 0, stream", "dim3(64), 0, stream"), ("dim3(cuts, ", "dim3(cuts / 2, "), ("i += gridDim.x * blockDim.x", "i += gridDim.x * blockDim.x / 2"),
-    )),
-    "dependent": Example("programmatic_dependent_launch", WAITS, (("plain<<<", "elsewhere<<<"),), ("cudaGridDependencySynchronize();",)),
-    "dependent, all on one line": Example("programmatic_dependent_launch", ON_A_LINE, reads=(
-        "y + blockIdx.x * n; wait_for_predecessor(); // nothing before this may touch memory for (int i",
-    )),
-    "dependent, a kernel on one line": Example("programmatic_dependent_launch", kernel("y[blockIdx.x * n] = x[blockIdx.x * n];").replace(
-        "{\ny[blockIdx.x * n] = x[blockIdx.x * n];\n}", "{ y[blockIdx.x * n] = x[blockIdx.x * n]; }"
-    ), reads=("// nothing before this may touch memory y[blockIdx.x * n] =",)),
-    "width of a block": Example("tune_block_size", BY_ELEMENTS, (
-        ("(n + 255) / 256", "n / 2560 + 1"), ("__global__ void", "__global__ void __launch_bounds__(512)"), ("plain<<<(n + 255) / 256, 256,", "dim3 b(256); b.x = n; plain<<<1, b,"),
     )),
 }  # fmt: skip
 NOT_IN_PACKS = {

@@ -29,7 +29,7 @@ OTHERS = {"refine_search"}
 
 
 def text_of(example: Example) -> Text:
-    return Text("cuda" if "cudaStream_t" in example.text else "cpu", example.text, example.timed, example.flags)
+    return Text("cuda" if "cudaStream_t" in example.text else "cpu", example.text, flags=example.flags)
 
 
 def facts(example: Example) -> Facts:

@@ -19,8 +19,7 @@ CPP = sorted(path.stem for path in FOLDERS[0].glob("*.h"))
 
 def test_names_at_the_outer_level_are_what_a_text_defines() -> None:
     assert defined(text_of("ceil_div")) == {"ceil_div"}
-    assert defined(text_of("enable_pdl")) == {"enable_pdl"}
-    assert defined(text_of("launch_dependent")) == {"launch_dependent"}
+    assert defined(text_of("row_shape")) >= {"row_shape"}
     assert defined("#define A 1\nconstexpr int b = A;\n") == {"A", "b"}
 
 
