@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_arithmetic import NUMBERS
 from nodes.rewrites.analysis.device_code import Code
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.launches import Launch
@@ -13,6 +15,12 @@ from nodes.rewrites.syntax.algebra import Polynomial
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Unsupported
 from nodes.rewrites.syntax.tree import field_of
+
+NUMBERS: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "<": operator.lt, ">": operator.gt, "<=": operator.le,
+    ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+WARP = 32
 
 
 def value_in(code: Code, kernel: Kernel, launch: Launch | None, node: Node, depth: int = 0) -> int | None:

@@ -11,7 +11,6 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import GRID_CALLS, Code, Definition, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel, Loop
 from nodes.rewrites.analysis.numbers import EXTREMES
-from nodes.rewrites.analysis.summaries import begins_alike, is_summary
 from nodes.rewrites.syntax.algebra import Monomial, Polynomial, Symbol
 from nodes.rewrites.syntax.match import match
 from nodes.rewrites.syntax.source import Source, Unsupported, operands
@@ -302,45 +301,6 @@ def _changed(kernel: Kernel, body: Iterable[Node]) -> Iterator[Definition]:
             if source.of(call, "function") not in code.macros:
                 targets += [given for given in children_of(call, "arguments") if code.lends(call, given)[0]]
         yield from filter(None, map(code.variable, targets))
-
-
-def streams(kernel: Kernel, region: Region) -> bool:
-    """Whether state that a thread carries along can only be a summary of its elements that others' are joined to.
-
-    A running maximum with its sum, the largest and its place, a mean with its variance: which thread of the block had which
-    element means nothing, as nothing leaves the loop but the state and everybody begins with the same. What happens to
-    it afterwards is not looked at: how many elements a thread had, worked out from its place, is for the checker to find.
-    """
-    source = kernel.source
-    if region.loop is None or not kernel.synchronises:
-        return False
-    if any(access.writes and region.holds(access.node) for access in kernel.accesses):
-        return False
-    state = {f.where: f for f in _changed(kernel, region.body) if not region.holds(f.declaration)}
-    for found in state.values():
-        if found.kind != "local" or source.says(found.declaration, "__shared__"):
-            return False
-        if not begins_alike(kernel, found, list(region.body)):
-            return False
-    uses = (use for statement in region.body for use in source.walk(statement, "identifier"))
-    if not all(_only_place(kernel, use) for use in uses if source.of(use) == region.name):
-        return False
-    return is_summary(kernel, region.name, list(region.body), list(state.values()))
-
-
-def _only_place(kernel: Kernel, use: Node) -> bool:
-    """Whether an index says which element is meant, itself or by another name, or is kept as it is."""
-    source, parent = kernel.source, use.parent
-    if parent is not None and parent.type == "assignment_expression":
-        return same(field_of(parent, "right"), use) and source.of(parent, "operator") == "="
-    while parent is not None and not parent.type.endswith("statement"):
-        if parent.type == "subscript_argument_list":
-            return True
-        if parent.type == "init_declarator" and parent.parent is not None:
-            made = [found for found in kernel.code.declared(parent.parent) if same(found.declarator, parent)]
-            return bool(made) and all(_only_place(kernel, n) for n in kernel.code.uses(made[0], kernel.body))
-        parent = parent.parent
-    return False
 
 
 def fold_of(kernel: Kernel, identifier: Node) -> str:

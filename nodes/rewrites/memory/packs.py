@@ -9,7 +9,7 @@ from tree_sitter import Node
 from nodes.rewrites.analysis.device_code import Code, inside
 from nodes.rewrites.analysis.kernels import Access, Kernel
 from nodes.rewrites.analysis.launches import Launch, host_text
-from nodes.rewrites.analysis.regions import Guard, Region, Stride, accesses_in, carries_state, guards_of, streams
+from nodes.rewrites.analysis.regions import Guard, Region, Stride, accesses_in, carries_state, guards_of
 from nodes.rewrites.memory.pack_common import Common, shared_if
 from nodes.rewrites.syntax.algebra import Polynomial, Symbol
 from nodes.rewrites.syntax.insert import free
@@ -143,7 +143,7 @@ def _may_move(common: Common) -> bool:
     stores = any(access.writes for access in accesses_in(kernel, region))
     if stores and region.kind != "team" and any(common.tells_apart(statement) for statement in region.body):
         return False
-    if carries_state(kernel, list(region.body)) and not streams(kernel, region):
+    if carries_state(kernel, list(region.body)):
         return False
     # A thread's own share, written out, would become another share.
     return not any(

@@ -11,8 +11,7 @@ import itertools
 
 from tree_sitter import Node
 
-from nodes.rewrites.analysis.block_shape import value_in, width_of
-from nodes.rewrites.analysis.block_values import WARP
+from nodes.rewrites.analysis.block_shape import WARP, value_in, width_of
 from nodes.rewrites.analysis.device_code import Code, code_of
 from nodes.rewrites.analysis.kernels import Kernel
 from nodes.rewrites.analysis.regions import BLOCK, THREAD

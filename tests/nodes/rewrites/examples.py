@@ -315,16 +315,9 @@ VECTORS = {
         ("  for (int m", "  y[row * 32 + lane] = sum;\n  for (int m"),  # what a lane had is written out
         ("lane = threadIdx.x % WARP", "lane = blockIdx.x % WARP"),
     )),
-    "the place of the largest": Example("vectorize", LARGEST, (
-        ("at = i;", "at = i / 2 + at;"), ("float largest = -1.0f;", "float largest = threadIdx.x;"), ("  int at = 0;", "  int at;"),
-        ("if (v > largest) {", "y[blockIdx.x * n + i] = largest;\n    if (v > largest) {"),  # on its way it is seen
-    )),
     "gathered rows": Example("vectorize", GATHERED, reads=("y_pack.at[k] = x[token * columns + i % columns] + w_pack.at[k];",)),
     "a barrier between two writers": Example("vectorize", LINE),
     "choices": Example("vectorize", CHOICES, reads=("wanted ? x[(int64_t)from * n + i] : 0.0f", "store_lanes(&y[", "if (from > 0) store_lanes(&v[")),
-    "a running softmax": Example("vectorize", rounds(
-        "float m = -1e30f, s = 0;", "const float t = fmaxf(m, v); s *= expf(m - t); s += expf(v - t); m = t;", "s * expf(m)"
-    )),
     "short loops": Example("vectorize_short_loops", FROM_ROWS, reads=("Lanes<__half, 4> y_joined;", "w_joined = load_joined<4>(w);"), flags=("even",)),
     "short loops that stay": Example("vectorize_short_loops", FOURS, (
         ("__half* y, int n", "volatile __half* y, int n"), ("j < 4", "j < 3"), ("j < 4", "j < n"), (STORED, "y[first + 2 * j] = v;"),
@@ -414,6 +407,7 @@ LAUNCHES = {
 }  # fmt: skip
 NOT_IN_PACKS = {
     **{f"rounds {n}": rounds(*form) for n, form in enumerate(ROUNDS)},
+    "the place of the largest": LARGEST,
     "a copy of columns": kernel(
         "  for (int i = threadIdx.x; i < n; i += blockDim.x) {\n    float sum = 0.0f;\n"
         "    for (int k = 0; k < 2; ++k) sum += x[(blockIdx.x * 2 + k) * n + i];\n    y[blockIdx.x * n + i] = sum;\n  }"
