@@ -37,7 +37,7 @@ Precision = Literal["float32", "float16", "bfloat16"]
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 SEED, TRIALS, TIMED = 42, 5, 100
 FORGED, CLOCK_TRIES = 0.2, 3
-PIPE_MS, PIPE = {"cpu": 0.05, "cuda": 0.5}, {"cpu": 0.25, "cuda": 1.0}
+PIPE_MS, PIPE = {"cpu": 0.05, "cuda": 0.1}, {"cpu": 0.25, "cuda": 0.25}
 """Milliseconds, and shares of what its clock says and of what Model's call beside it takes beside its own, that a candidate's timed call may take more
 than that one beside its clock. What takes more, each of so many times, has a clock that lies. Behind the first both are timed anew, in processes of
 their own, whose answers and times count then."""

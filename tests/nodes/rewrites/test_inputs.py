@@ -18,7 +18,14 @@ MINI_BATCH = {"gather_mean", "gather_rows_by_id", "relabel", "sample_neighbors",
 """No bundle was looked at for these yet. Their baselines are emulated by tests/kernels/test_kernels_emulated.py, whose
 inputs are graphs, which the emulation here does not draw."""
 EVERY = sorted([*(ROOT / "tests/inputs").glob("*/baseline*.cu"), *(ROOT / "kernels").glob("*/baseline.*.cu")])
-INPUTS = [p for p in EVERY if p.parent.name not in MINI_BATCH]
+NO_PLAN = {
+    "block_scaled_fp8_product/baseline.production.cu", "grouped_moe_product/baseline.production.cu",
+    "l2_normalize/baseline.vector.cu", "layer_norm/baseline.functors.cu", "moe_align/baseline.production.cu",
+    "prefill_attention/baseline.production.cu", "relu_squared/baseline.vector.cu", "rope_kv_write/baseline.production.cu",
+    "top_p_renormalize/baseline.production.cu", "w4a16_gemv/baseline.production.cu",
+}  # fmt: skip
+"""No rewrite finds anything in their text; the compiler's text of their reference is what is tried."""
+INPUTS = [p for p in EVERY if p.parent.name not in MINI_BATCH and f"{p.parent.name}/{p.name}" not in NO_PLAN]
 NEED_ALIGNMENT = {"l2_normalize/baseline.vector.cu", "relu_squared/baseline.vector.cu"}
 """Their own baseline reads 16 bytes from any address."""
 
@@ -32,14 +39,15 @@ def first_plan(path: Path) -> tuple[tuple[str, ...], str]:
             spec=kernel.spec, device=H200, finding=finding, incumbent="b", source=text, attempts=(), sources={"b": text}
         )
     )
-    assert plans, "no rule fits"
+    if not plans:
+        return (), ""
     answer = policy.coder(CoderRequest(spec=kernel.spec, device=H200, finding=finding, plan=plans[0], source=text))
     return plans[0].steps, answer.source
 
 
 QUICK = {
     "fused_add_rmsnorm/extracted", "gather_rows/vector", "gelu_and_mul/plain", "head_norm_rope/plain",
-    "head_rms_norm/array", "layer_norm/functors", "merge_attn_states_lse/production", "quantize_fp8/plain",
+    "head_rms_norm/array", "merge_attn_states_lse/production", "quantize_fp8/plain",
     "relu_squared/plain", "rotary_embedding/plain", "short_softmax/block",
     "short_softmax/warp", "silu_and_mul/production",
 }  # fmt: skip
@@ -48,6 +56,11 @@ QUICK = {
 
 def named(path: Path) -> str:
     return f"{path.parent.name}/{path.stem.removeprefix('baseline.')}"
+
+
+def test_well_written_texts_have_no_plan_and_all_others_have_one() -> None:
+    without = {f"{path.parent.name}/{path.name}" for path in EVERY if not first_plan(path)[0]}
+    assert without - {name for name in without if name.partition("/")[0] in MINI_BATCH} == NO_PLAN
 
 
 @pytest.mark.parametrize(
