@@ -403,6 +403,8 @@ def _what_chance_shows(
 
 
 def first_error(log: str) -> str:
-    """The compiler's first complaint, one line, for a reason."""
+    """The compiler's or the linker's first complaint, one line, for a reason."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "the compiler failed")
+    said = ("error", "undefined reference to", "cannot find -l", "multiple definition of")
+    found = (line for line in lines if any(one in line.lower() for one in said))
+    return next(found, lines[0] if lines else "the compiler failed")
