@@ -173,7 +173,7 @@ class Pool:
             raise failed
 
     def _memory_taken(self, candidate: str) -> str:
-        """What is wrong with the memory that the candidate's process has taken, or ""."""
+        """What is wrong with the memory that the candidate's process has taken, or "". One of which much is gone is ended, to see whose it was."""
         worker = self._workers.get(candidate)
         if self._rules.is_model(candidate):
             return ""
@@ -183,6 +183,10 @@ class Pool:
         taken = before - self._memory_available()
         if taken <= before * MEMORY_SHARE:
             return ""
+        self.drop(candidate)
+        self.settle()
+        if before - self._memory_available() > before * MEMORY_SHARE:
+            return ""  # it did not end with the candidate's process: somebody else's took it
         return f"its process took {taken / 2**30:.0f} GiB of the {before / 2**30:.0f} GiB of GPU memory that were free"
 
     def start(self, build: Build, *, compilers: bool = False) -> Worker:

@@ -353,17 +353,21 @@ def test_what_fails_while_nobody_took_memory_stays_what_it_is(fault: Exception) 
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize(("left", "accused"), [(4 * GIB, False), (4 * GIB - 1, True), (0, True)])
+@pytest.mark.parametrize(
+    ("left", "others", "accused"),
+    [(4 * GIB, 0, False), (4 * GIB - 1, 0, True), (0, 0, True), (2 * GIB, 5 * GIB, False), (0, 3 * GIB, True)],
+)
 def test_who_takes_more_than_half_of_a_gpus_memory_is_accused_whatever_failed(
-    monkeypatch: pytest.MonkeyPatch, left: int, accused: bool, fails: bool
+    monkeypatch: pytest.MonkeyPatch, left: int, others: int, accused: bool, fails: bool
 ) -> None:
-    free = 8 * GIB
-    monkeypatch.setattr(Paper, "_memory_available", lambda _self: free)
+    """others: bytes that are still taken when the candidate's process has ended."""
+    free = ended = 8 * GIB
+    monkeypatch.setattr(Paper, "_memory_available", lambda self: free if self._lives("a") else ended)
     monkeypatch.setattr(Paper, "_short_of_memory", lambda _self: False)
     one = Paper("cuda")
     one.get(build("a"))
     other = one.get(build("gone"))
-    free = left
+    free, ended = left, ended - others
     fault = WorkerFailure(Outcome.RUNTIME_ERROR, "out of memory")
 
     def work() -> None:
