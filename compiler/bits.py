@@ -37,12 +37,9 @@ def _word_of(value: Expr, dtype: torch.dtype, type: str) -> Expr:
     normal = op("shift_right", op("sub", size, (127 - bias) << 23), 23 - behind)
     tiny = cast(binary("mul", absolute, constant(2.0 ** (bias - 1 + behind), "float")), type)
     found = where(compare("lt", absolute, constant(2.0 ** (1 - bias), "float")), tiny, normal)
-    top = (
-        0x7F
-        if dtype == torch.float8_e4m3fn
-        else op("bit_or", op("shift_right", op("bit_and", size, 0x7FFFFF), 13), 0x7C00)
-    )
-    found = where(compare("ge", size, number(0x7F800000)), top if isinstance(top, Expr) else number(top), found)
+    not_finite = op("bit_or", op("shift_right", op("bit_and", size, 0x7FFFFF), 13), 0x7C00)
+    top = number(0x7F) if dtype == torch.float8_e4m3fn else not_finite
+    found = where(compare("ge", size, number(0x7F800000)), top, found)
     return make("bit_or", sign, found, type=type)
 
 
