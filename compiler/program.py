@@ -140,9 +140,12 @@ def pack_axes(spec: Spec, dtype: str, vector: int) -> dict[str, int]:
 
 
 def common_divisors(spec: Spec) -> dict[str, int]:
-    """Axis -> the power of two that divides it in every workload: what a reference that splits or groups it must assume."""
+    """Axis -> the power of two that divides it in every workload: what a reference that splits or groups it must assume.
+
+    Of axes that the entry is given: the host can ask no other."""
     found = {}
-    for axis in spec.axes:
+    given = {argument.name for argument in spec.arguments if argument.kind != "tensor"}
+    for axis in (axis for axis in spec.axes if axis in given):
         common = math.gcd(*(workload.axes[axis] for workload in spec.workloads))
         by = min(MOST_DIVISOR, common & -common)
         if by > 1:
