@@ -341,13 +341,15 @@ def round_between(
 
 
 def _shaken(inputs: dict[str, torch.Tensor], by: float) -> dict[str, torch.Tensor]:
-    """Floats times a random number within `by` of one."""
+    """Floats times a random number within `by` of one, but for whole numbers, which no rounding changes: masks, counts, what is padded."""
     import torch
 
     def one(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.dtype.is_floating_point:
             return tensor
-        return torch.empty_like(tensor, dtype=torch.float64).uniform_(1 - by, 1 + by).mul_(tensor.to(torch.float64))
+        wide = tensor.to(torch.float64)
+        moved = torch.empty_like(wide).uniform_(1 - by, 1 + by).mul_(wide)
+        return torch.where(wide == wide.round(), wide, moved)
 
     return {name: one(tensor) for name, tensor in inputs.items()}
 

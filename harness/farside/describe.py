@@ -257,7 +257,12 @@ class Trial:
         wanted = sorted({n for n in (1, 3, size // 2, size - 1) if 1 <= n < size})
         alike = [at for at in with_rows if given[at].shape[0] == size]
         for leading in [alike] if len(alike) == 1 else [alike, alike[:1]]:
-            found = {size: whole} | {n: s for n in wanted if (s := self._shapes_at(given, leading, n)) is not None}
+            found = {size: whole}
+            for (
+                n
+            ) in wanted:  # the smallest that works with its values: what another input's numbers pick may be missing
+                if (shapes := self._shapes_at(given, leading, n, follow=len(found) > 1)) is not None:
+                    found[n] = shapes
             outputs = affine(found, size) if len(found) > 2 else None
             if outputs is not None:
                 return outputs, leading, sorted(n for n in found if n != size)[:OTHER_SIZES]
@@ -285,10 +290,10 @@ class Trial:
         return outputs, [*sizes, more] if found == expected else sizes
 
     def _shapes_at(
-        self, given: list[torch.Tensor], leading: list[int], size: int
+        self, given: list[torch.Tensor], leading: list[int], size: int, *, follow: bool
     ) -> list[tuple[list[int], str]] | None:
-        """Few rows are computed, more only where shapes alone do not show what becomes of them."""
-        shapes = self.follow_rows(given, leading, size) if size > FEW_ROWS else None
+        """Few rows are computed, more only where shapes alone do not show what becomes of them, or are not to be followed."""
+        shapes = self.follow_rows(given, leading, size) if follow and size > FEW_ROWS else None
         returns = self.returns
         try:
             if shapes is None:

@@ -460,7 +460,7 @@ def test_an_output_is_called_wrong_only_after_its_row_was_looked_at_more_closely
     """Two scores that are about equal: what fp32 makes of them is right by chance, and an honest kernel is off by far more."""
     kernel, workload = rows_of(tmp_path / "share", 2, "torch.sigmoid((x[:, :1] - x[:, 1:]) * 64)")
     x = torch.full((400, 2), 0.0)
-    x[7] = 1000.0
+    x[7] = 1000.3
     right = compute_expected(kernel, workload, {"x": x})
     honest, wrong = torch.full((400, 1), 0.5), torch.full((400, 1), 0.5)
     honest[7] = torch.sigmoid(torch.tensor(64 * 1000 * 2.0**-23))

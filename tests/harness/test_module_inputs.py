@@ -149,9 +149,28 @@ def test_a_size_is_asked_with_data_and_one_is_larger_than_shown(tmp_path: Path):
     problem = opened(tmp_path, graph)
     assert problem.description is not None and problem.description.sizes == ()
     problem.close()
+    boxes = MODEL.format("x, score", "x[score.argsort(-1)]", "torch.randn(40, 4), torch.randn(3, 40)")
+    problem = opened(
+        tmp_path, boxes
+    )  # followed without values 20 rows seemed to do, and the module could not be imported
+    assert problem.description is not None and problem.description.sizes == ()
+    problem.close()
     problem = opened(tmp_path, MODEL.format("x", "x.cumsum(0)", "torch.randn(30, 8)"))
     assert max(w.axes["lead"] for w in problem.spec.workloads if w.held_out) > 30
     problem.close()
+
+
+def test_whole_numbers_are_as_exact_as_they_are_given(tmp_path: Path):
+    """A mask of ones that was off by 2^-24 at -1e9 let any attention pass."""
+    forward = "((x @ x.mT) / 2 + ((1.0 - mask) * -1e9)[:, None]).softmax(-1) @ x"
+    inputs = "torch.randn(4, 12, 16), (torch.rand(4, 12) < 0.8).float()"
+    problem = opened(tmp_path, MODEL.format("x, mask", forward, inputs))
+    text = problem.text.replace("class Model", "class ModelNew")
+    with Evaluator(problem, "cpu", Store(tmp_path / "store")) as evaluator:
+        texts = (text, text.replace("/ 2", "/ 2.1"))
+        found = [evaluator.verify(evaluator.build(evaluator.store.put(one))) for one in texts]
+    problem.close()
+    assert [one.outcome for one in found] == [Outcome.PASSED, Outcome.INCORRECT], found[0].reason
 
 
 def test_what_model_itself_raises_on_is_asked_of_nobody(tmp_path: Path):
