@@ -161,21 +161,15 @@ class ModelAdapter:
     @contextlib.contextmanager
     def load_weights(self, seed: int) -> Iterator[str]:
         """Meanwhile Model's weights of that seed in this module, as load_state_dict() puts them; which of them it has not, or ""."""
-        import torch
-
         own, given = drop_lazy(self.model.state_dict()), self.weights(seed)
         lacking = next((name for name in given if name not in own or own[name].shape != given[name].shape), "")
         given = {} if lacking else given
         before = {name: own[name].clone() for name in given}
-        with torch.no_grad():
-            for name, value in given.items():
-                own[name].copy_(value)
+        put_weights(self.model, given)
         try:
             yield lacking
         finally:
-            with torch.no_grad():
-                for name, value in before.items():
-                    own[name].copy_(value)
+            put_weights(self.model, before)
 
     def prepare(self, values: list[Any]) -> Any:
         scalars = self.problem["scalar_inputs"]
@@ -430,15 +424,13 @@ def move_weights(weights: dict[str, Any], which: str, seed: int) -> dict[str, An
 
 
 def put_weights(model: Any, weights: dict[str, Any]) -> bool:
-    """Whether there is something to put and the module has all of it, by name and shape."""
-    import torch
-
+    """Whether there is something to put and the module has all of it, by name and shape. A module's own hooks run, as they do for who loads a
+    checkpoint."""
     own = drop_lazy(model.state_dict())
     if not weights or any(name not in own or own[name].shape != value.shape for name, value in weights.items()):
         return False
-    with torch.no_grad():
-        for name, value in weights.items():
-            own[name].copy_(value)
+    with contextlib.suppress(Exception):  # a candidate's own way to load them, of which only the outcome counts
+        model.load_state_dict(weights, strict=False)
     return True
 
 

@@ -492,6 +492,8 @@ AGAIN = (
     "            self.packed, self.of = self.weight.detach().t().contiguous(), now\n        return x @ self.packed"
 )
 
+LOADED = "self._load_state_dict_post_hooks.setdefault(0, lambda module, _keys: module.__dict__.pop('packed', None))"
+
 
 @pytest.mark.parametrize(
     ("forward", "said"),
@@ -499,6 +501,7 @@ AGAIN = (
         ("return x @ self.weight.t()", ""),
         (AGAIN, ""),
         (f"return x @ {KEEP}", "change nothing"),
+        (f"{LOADED}\n        return x @ {KEEP}", ""),
         ("return x @ self.own.t()", "it has no weight of that shape"),
         ("return self.__dict__.setdefault('bound', lambda x: x @ self.weight.t())(x)", "a deep copy of it"),
     ],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from harness.checks.cases import INFINITE, make_case, make_special
 from harness.checks.correctness import judge_closely
 from harness.checks.drawing import draw_inputs
 from harness.checks.tolerance import compute_expected
@@ -269,6 +271,22 @@ def test_any_order_of_scores_that_are_equal_in_float32_is_right_and_what_is_gath
     ):
         draws = TURNED if values == "large" else 3
         assert not wrong(kernel, lambda x, ranked=ranked: detections(x, ranked), values, draws)
+
+
+def test_whatever_order_infinities_have_is_right(tmp_path):
+    """Boxes of infinite scores came in topk's order, not in sort's, and what is suppressed follows from that."""
+    kernel = ranking(tmp_path, "i = x.argsort(1, descending=True)[:, :17]; y = (x * 3 + 1).gather(1, i).clamp(-5, 5) * (1 + i % 64); return {'scores': y.diff(dim=1), 'labels': i[:, :16] % 10, 'boxes': torch.stack((y, y), -1)[:, :16]}")  # fmt: skip
+    case = make_case(kernel, kernel.spec.workloads[0], "ordinary", {}, "cpu")
+    case.inputs["x"][3, [7, 50, 99]] = math.inf
+    special = make_special(INFINITE, case, kernel, "cpu")
+    assert special is not None
+    i = last_first(special.inputs["x"])[:, :17]
+    y = (special.inputs["x"] * 3 + 1).gather(1, i).clamp(-5, 5) * (1 + i % 64)
+    honest = {"scores": y.diff(dim=1), "labels": i[:, :16] % 10, "boxes": torch.stack((y, y), -1)[:, :16]}
+    assert not judge_closely(kernel.spec, case.workload, honest, special.expected)[1]
+    plain = int(special.inputs["x"].isfinite().all(1).nonzero()[0])
+    honest["boxes"][plain, 0] += 1
+    assert judge_closely(kernel.spec, case.workload, honest, special.expected)[1]
 
 
 def _first_alone(scores: torch.Tensor) -> torch.Tensor:
