@@ -24,6 +24,8 @@ TILES = "tiles"
 SHORT = 16
 """Steps up to which a product, of a number of them known now, is no tile's: every thread does its own."""
 MOST_PRODUCTS = 2
+MOST_HANDED_ON = 4
+"""A hidden layer is so many times as wide as its input."""
 HALVES = (torch.float16, torch.bfloat16)
 BYTES = (torch.int8, torch.uint8, torch.float8_e4m3fn)
 """Of which each number is one of either type of 16 bits."""
@@ -163,7 +165,8 @@ def _kernel(program, first: Definition, outputs: set[Buffer], apart: bool = Fals
             value = value.args[0]
         if value.op != "mul" or n in symbols_of(value.args[0]) or m in symbols_of(value.args[1]):
             return None
-        if apart and any(getattr(load.args[0].written_by, "is_product", False) for load in loads_of([value])):
+        handed = [b for b in (load.args[0] for load in loads_of([value])) if getattr(b.written_by, "is_product", False)]
+        if apart and any(_is_large(program, buffer, outputs) for buffer in handed):
             return None  # all scores of an attention are more than memory should hold
         kernel.sides.append((value.args[0], value.args[1]))
         kernel.members.append(Member(one, value, 0, [place], False))
@@ -186,6 +189,12 @@ def _kernel(program, first: Definition, outputs: set[Buffer], apart: bool = Fals
     alike = len({tuple(map(kernel.along, pair)) for pair in kernel.sides}) == 1
     alone = len(products) == 1 or (kernel.narrow is not None and alike)
     return kernel if kernel.stores and alone else None
+
+
+def _is_large(program: SelectedProgram, buffer: Buffer, outputs: set[Buffer]) -> bool:
+    """Whether a sum takes more memory than MOST_HANDED_ON times the largest tensor of the reference."""
+    size, *given = (int(b.elements.subs(program.hints)) for b in (buffer, *program.given, *outputs))
+    return size > MOST_HANDED_ON * max(given)
 
 
 def without_quotients(index: Index) -> Index:

@@ -284,7 +284,7 @@ def reference(x, k, b):
 
 
 def test_what_a_product_reads_of_a_row_is_made_before_it(tmp_path):
-    """A norm in front of a product that others make more of; a product of another's results stays refused."""
+    """A norm in front of a product that others make more of."""
     reference = """\
 import torch
 
@@ -298,3 +298,19 @@ def reference(x, w):
     spec = made(sizes, ("float32",), ("cuda",), timed=1, tensors=tensors)
     assert [k.layout for k in Meaning(spec, reference).program("float32", 1).kernels] == [ROW, TILES, TILES, ROW]
     check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path, offsets=(0,))
+
+
+@pytest.mark.parametrize(("longer", "layouts"), [(True, [TILES, TILES, TILES]), (False, ["phases"])])
+def test_a_product_of_sums_goes_by_tiles_where_these_are_not_much_larger_than_the_inputs(tmp_path, longer, layouts):
+    """A step of Newton and Schulz was refused: all of it would have been one block's. Scores of many keys stay so."""
+    reference = """\
+def reference(x):
+    a = x @ x.t()
+    return {"y": x + (a + a @ a) @ x}
+"""
+    n, k = (256, 512) if longer else (4096, 32)
+    sizes = [{"n": n, "k": k}, {"n": 9, "k": 33}, {"n": 16, "k": 40}]
+    spec = made(sizes, ("float32",), ("cuda",), timed=1, tensors={"x": "in n k", "y": "out n k"})
+    assert [kernel.layout for kernel in Meaning(spec, reference).program("float32", 1).kernels] == layouts
+    if longer:
+        check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path, offsets=(0,))
