@@ -32,8 +32,9 @@ DRAWN_BYTES = 256 << 20
 bytes, not seconds: Model's process and the candidate's must have the same."""
 SCALED, PATTERN, PARTS = 0.875, (1 << 20) - 3, 16
 """The least factor, and how many there are at most: their number divides no row's length. A tensor has at least PARTS times as many elements, if it
-has so many: in parts as long as they, it is put into another order, too, where its elements do not depend on each other. What only the signs of the inputs say
-were the same in each call."""
+has so many. Where its elements do not depend on each other some are changed for those of another draw, and in parts as long as the factors it is put into another
+order: what only the signs of the inputs say were the same in each call. How many factors there are is drawn for each call: sums of what is scaled alike, which no
+order of the parts changes, were kept."""
 NUDGED = -2
 """Less a trial's seed: its inputs are the next numbers of their type, up or down by chance."""
 
@@ -85,6 +86,8 @@ class ProtocolAdapter:
         self.given: list[Any] = []
         self.patterns: list[Any] = []
         """The factors that `given` has now, of each tensor that has some."""
+        self.others: list[Any] = []
+        """Another draw, whose elements change places with those of `given`, once these are no longer drawn anew."""
 
     def seed(self, number: int) -> None:
         self.torch.manual_seed(number)
@@ -170,7 +173,7 @@ class ProtocolAdapter:
 
     def begin_trials(self, room: Any) -> None:
         """Warm-up calls, before the calls that are timed. room: uint8, where the inputs of these lie from now on."""
-        self.trial, self.patterns = 0, []
+        self.trial, self.patterns, self.others = 0, [], []
         self.unordered: set[int] = set()
         """Places of inputs whose elements do not depend on each other."""
         self.given = self.place(self.draw(SEED), room)
@@ -224,6 +227,9 @@ class ProtocolAdapter:
         """Puts what was drawn into the arguments' memory, or their floats each times a factor of its own: who keeps answers by the tensor,
         its address or its values, or finds that one is a multiple of another, has none of these."""
         before, self.patterns = self.patterns, []
+        if drawn is None and self.unordered and not self.others:
+            self.others = [self.torch.empty_like(part).copy_(part_of(one)) if at in self.unordered and isinstance(one, self.torch.Tensor) else None
+                           for at, (part, one) in enumerate(zip(self.parts, self.draw(pattern), strict=True))]  # fmt: skip
         with self.torch.no_grad():
             for at, old in enumerate(self.parts):
                 if not isinstance(old, self.torch.Tensor):
@@ -233,17 +239,29 @@ class ProtocolAdapter:
                 elif old.is_floating_point():
                     factors = self.draw_factors(old, pattern + at)
                     self.patterns.append(factors)
-                    last = before.pop(0) if before else None
+                    if before:
+                        self.scale(old, 1 / before.pop(0))
                     if at in self.unordered:
+                        self.mix(old, self.others[at], len(factors), pattern + at)
                         self.reorder(old, len(factors), pattern + at)
-                    self.scale(old, factors if last is None else factors / last)
+                    self.scale(old, factors)
 
     def draw_factors(self, like: Any, seed: int) -> Any:
-        """Numbers from SCALED to 1, as many as the tensor has or PATTERN."""
-        chance = self.torch.Generator(like.device).manual_seed(seed)
-        count = min(max(like.numel() // PARTS, 1), PATTERN)
+        """Numbers from SCALED to 1, as many as the tensor has or PATTERN at most, and half as many at least."""
+        chance, most = self.torch.Generator(like.device).manual_seed(seed), min(max(like.numel() // PARTS, 1), PATTERN)
+        count = most - seed % max(1, most // 2)
         count -= count > 1 and count % 2 == 0  # rows are of even lengths
         return SCALED + (1 - SCALED) * self.torch.rand(count, generator=chance, device=like.device)
+
+    def mix(self, value: Any, other: Any, count: int, seed: int) -> None:
+        """Changes about half of the elements, the same of each `count`, for the other's in their places."""
+        chance = self.torch.Generator(value.device).manual_seed(seed)
+        chosen = self.torch.rand(2, count, generator=chance, device=value.device)[1] < 0.5  # the first are the factors
+        if value.is_contiguous():
+            one, two = (tensor.view(-1)[: value.numel() // count * count].view(-1, count) for tensor in (value, other))
+            held = self.torch.where(chosen, two, one)
+            two.copy_(self.torch.where(chosen, one, two))
+            one.copy_(held)
 
     def reorder(self, value: Any, count: int, seed: int) -> None:
         """Changes parts of so many elements for each other: every factor stays with its elements."""

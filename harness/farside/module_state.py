@@ -255,6 +255,10 @@ class ModuleState:
         import torch
 
         self.torch, self.device, self.refused = torch, device, refused
+        base = torch._C.TensorBase
+        self.detach, self.address = base.detach, base.data_ptr
+        self.shape_of, self.device_of = (vars(base)[name].__get__ for name in ("shape", "device"))
+        """Not the module's own: a method of its tensors, or of all, would bring them up to date when they are looked at, and for nobody else."""
         self.entries, self.model = entries, model
         self.groups, self.places = place_entries(entries)
         self.holders = [self._holder(entry) for entry in entries]
@@ -352,7 +356,7 @@ class ModuleState:
                 if isinstance(tensor, type):
                     leaves.append(tensor(view.item()))
                     continue
-                to.append(tensor.detach())
+                to.append(self.detach(tensor))
                 of.append(view)
                 leaves.append(tensor)
             if self._value(holder, entry["name"]) is not leaves[0] or len(leaves) > 1:
@@ -395,14 +399,16 @@ class ModuleState:
                         raise self.refused(f"its state {self.says(entry)} is a number, Model's has shape {shape}")
                     view.fill_(leaf)
                     continue
-                if list(leaf.shape) != shape:
-                    raise self.refused(f"its state {self.says(entry)} has shape {list(leaf.shape)}, Model's {shape}")
-                if any(one.data_ptr() <= leaf.data_ptr() < one.data_ptr() + one.nbytes for one in buffers):
+                own, at = list(self.shape_of(leaf)), self.address(leaf)
+                if own != shape:
+                    raise self.refused(f"its state {self.says(entry)} has shape {own}, Model's {shape}")
+                if any(one.data_ptr() <= at < one.data_ptr() + one.nbytes for one in buffers):
                     raise self.refused(f"its state {self.says(entry)} lies in the memory that it is copied to")
-                if leaf.device != view.device and id(leaf) not in constructed:  # which Model.to() may leave where it is
-                    raise self.refused(f"its state {self.says(entry)} is on {leaf.device}, should be on {view.device}")
+                on = self.device_of(leaf)
+                if on != view.device and id(leaf) not in constructed:  # which Model.to() may leave where it is
+                    raise self.refused(f"its state {self.says(entry)} is on {on}, should be on {view.device}")
                 to.append(view)
-                of.append(leaf.detach())
+                of.append(self.detach(leaf))
         if to:
             self.torch._foreach_copy_(to, of)
 

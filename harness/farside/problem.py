@@ -186,8 +186,8 @@ class ModelAdapter:
         views = self.state.prepare(after) if self.state else None
         return given, outputs, seed, before, views, after
 
-    def launch(self, prepared: Any, *, goes_on: bool = False) -> Any:
-        """`goes_on`: with the state that the call before has left."""
+    def launch(self, prepared: Any, *, goes_on: bool = False, is_read: bool = True) -> Any:
+        """`goes_on`: with the state that the call before has left. `is_read`: that which it leaves is read."""
         import torch
 
         given, outputs, seed, before, views, after = prepared
@@ -215,7 +215,7 @@ class ModelAdapter:
                 for one, (_, buffer, _) in zip(returned, outputs, strict=False)
             ]
         self.copier(returned, outputs)
-        if views is not None:
+        if views is not None and is_read:
             self.state.read(views, after)
         if self.problem["role"] == "reference" and self.device == "cuda":
             del returned, answer

@@ -17,6 +17,7 @@ import gc
 import importlib.machinery
 import importlib.util
 import os
+import random
 import re
 import socket
 import subprocess
@@ -260,12 +261,14 @@ class PythonRequestLoop(native.RequestLoop):
             self.copier.move.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64)
             self.copier.move.restype = ctypes.c_int64
         self.static, self.last = False, list[Any]()
-        self.rounding = native.rounding_control()
+        self.rounding, self.lasting, self.was_called = native.rounding_control(), read_lasting(), False
         return {"found": getattr(self.form, "found", None) or dict.fromkeys(message["symbols"], message["entry"])}
 
     def unloaded(self) -> dict[str, Any]:
         """With torch's switches as it came, which a reference sets for its whole process."""
-        more: dict[str, Any] = {"form": None, "copier": None, "static": False, "last": [], "kept": {}, "graphs": []}
+        more: dict[str, Any] = {
+            "form": None, "copier": None, "static": False, "last": [], "kept": {}, "graphs": [], "lasting": {}, "was_called": False,
+        }  # fmt: skip
         return {**super().unloaded(), **more, "switches": self.switches_before}
 
     def swap(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -302,18 +305,23 @@ class PythonRequestLoop(native.RequestLoop):
         mode = form.enter(message["mode"]) if message.get("mode") else nullcontext()
 
         def run() -> None:
+            asked = getattr(form, "problem", None) or {}
+            before = read_generators() if asked.get("role") == "candidate" and not form.draws else None
             with mode:
                 make_calls()
+            self.require_unchanged(asked, before, calls)
 
         def make_calls() -> None:
-            # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other, the first made so often,
-            # each behind a call of another module where there is one `beside`.
+            # A module's state is one: calls of it follow each other, and with `in_a_row` go on from each other, so many in front of these and
+            # the first one, in turn, after which nobody reads it, each behind a call of another module where there is one `beside`.
             stateful, in_a_row = getattr(form, "stateful", False), message.get("in_a_row", 0)
+            row = [calls[index % len(calls)] for index in range(in_a_row - 1)]
             for _ in range(message.get("repeat", 1)):
-                for index, prepared in enumerate([*calls[:1] * (in_a_row - 1), *calls]):
+                for index, prepared in enumerate([*row, *calls]):
                     with self.stream(0 if stateful or message.get("in_turn") else index % 2), otherwise:
-                        more = {"goes_on": True} if stateful and index and in_a_row else {}
-                        if beside is not None and more:
+                        goes_on = stateful and index > 0 and in_a_row > 0
+                        more = {"goes_on": goes_on, "is_read": index >= len(row)} if stateful else {}
+                        if beside is not None and goes_on:
                             beside.launch(prepared)  # what it leaves in the outputs is overwritten
                         self.remember(form.launch(prepared, **more))
             self.settle("the kernel")
@@ -332,6 +340,22 @@ class PythonRequestLoop(native.RequestLoop):
         if foreign := [name for name in foreign_libraries(self.site, self.folder) if name not in self.ours]:
             raise Refused("CHEATED", f"a library did the work: it loaded {', '.join(foreign[:4])}")
         return {"static": self.static, "turns": triton_side.take_turn(0)}
+
+    def require_unchanged(self, problem: dict[str, Any], generators: list[Any] | None, calls: list[Any]) -> None:
+        """Raises Refused where a call leaves its caller's process otherwise than it was: with another seed, fewer threads, in gradients. Not for what
+        Model does by the same names, nor at a first call, when something may be imported.
+
+        problem: what is called, {} where it is none. generators: as they were before, where no call may draw."""
+        first, self.was_called = not self.was_called, True
+        if first or problem.get("role", "candidate") != "candidate" or problem.get("eager"):
+            return
+        found = [name for name, value in read_lasting().items() if value != self.lasting[name]]
+        if generators is not None and read_generators() != generators:
+            found.append("seed")
+        elif problem.get("random") and self.torch.initial_seed() != int(calls[-1][2]):
+            found.append("seed")
+        if found := [name for name in found if name not in problem.get("text", "")]:
+            raise Refused("INCORRECT", f"a call leaves its caller's process otherwise than it was ({', '.join(found)})")
 
     def remember(self, returned: Any) -> None:
         """Notice where a call returns a tensor that the call before has returned, too."""
@@ -524,6 +548,33 @@ def read_switches() -> tuple[Any, bool, bool, bool]:
     return (
         torch.get_default_dtype(), backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32, backends.cudnn.enabled,
     )  # fmt: skip
+
+
+def read_lasting() -> dict[str, Any]:
+    """How whatever is called next in this process would compute, by the name that sets it."""
+    import torch
+
+    try:
+        narrow = torch.get_float32_matmul_precision()
+    except RuntimeError:  # somebody has set it by other names
+        narrow = ""
+    return {
+        "set_default_dtype": torch.get_default_dtype(),
+        "set_num_threads": torch.get_num_threads(),
+        "set_grad_enabled": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmul": narrow,
+        "cudnn": (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled),
+    }
+
+
+def read_generators() -> list[Any]:
+    """What changes where numbers are drawn or a seed is set: torch's, Python's and numpy's. Without an operator of torch."""
+    import torch
+
+    own = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
+    of_numpy = sys.modules["numpy"].random.get_state()[1:3] if "numpy" in sys.modules else ()
+    return [*(ctypes.string_at(one.data_ptr(), one.nbytes) for one in own), random.getstate(), *map(str, of_numpy)]
 
 
 def set_switches(switches: tuple[Any, bool, bool, bool]) -> None:

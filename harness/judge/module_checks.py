@@ -77,9 +77,17 @@ def check_second_module(
     said = () if follows else (LOADED_LATER,)
     if follows and not _copy_follows(session, problem, worker, case, seed, right):
         said = (COPIED,)
-    if not _follows(session, problem, worker, case, CONSTANT) and _follows(session, problem, worker, case, VARIED):
-        said = (*said, UNFOLLOWED)
     return made, said
+
+
+def leaves_constants_out(
+    session: EvaluationSession, problem: Problem, build: Build, workload: Workload
+) -> tuple[str, ...]:
+    """A warning for who leaves out weights that begin as a constant."""
+    case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
+    worker = session.pool.get(build)
+    left_out = not _follows(session, problem, worker, case, CONSTANT) and _follows(session, problem, worker, case, VARIED)
+    return (UNFOLLOWED,) if left_out else ()
 
 
 def _copy_follows(

@@ -15,6 +15,7 @@ from harness.judge.module_checks import (
     CONTIGUOUS,
     check_initial_state,
     check_second_module,
+    leaves_constants_out,
     name_modes_unlike_models,
     takes_strides,
 )
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MOST_WEIGHTS = 64 << 20
 """Bytes of a problem's weights up to which a process has its modules several times."""
+TWICE_WEIGHTS = 1 << 30
+"""The same up to which it has them twice, one module after another."""
 UNSEEN = "whose kernels did the work is not checked: on a CPU no profile tells them apart"
 
 
@@ -90,10 +93,13 @@ class ProblemRules(KernelRules):
         return box.beside_references(self.problem, company)
 
     def check_further(self, build: Build, workloads: tuple[Workload, ...]) -> tuple[list[Check], tuple[str, ...]]:
-        if self.description.weight_bytes > MOST_WEIGHTS or self.is_model(build.candidate):
+        if self.description.weight_bytes > TWICE_WEIGHTS or self.is_model(build.candidate):
             return [], ()
-        made, said = check_second_module(self.session, self.problem, build, workloads)
+        made, said = list[Check](), ()
         smallest = min(workloads, key=self.session.moved_bytes)
+        if self.description.weight_bytes <= MOST_WEIGHTS:
+            made, said = check_second_module(self.session, self.problem, build, workloads)
+        said = (*said, *leaves_constants_out(self.session, self.problem, build, smallest))
         if self.has_state:
             made.append(check_initial_state(self.session, self.problem, build, smallest))
         if not self.description.random and not takes_strides(self.session, build, smallest):

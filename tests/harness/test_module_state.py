@@ -14,7 +14,7 @@ from harness.evaluate import Evaluator
 from harness.farside import module_state
 from harness.farside.describe import Trial
 from harness.farside.nest import UnfitProblem
-from harness.judge import many_calls, module_checks, rows
+from harness.judge import many_calls, module_checks, of_problems, rows
 from harness.judge.comparisons import withhold_doubtful
 from harness.judge.series import ComparisonRequest
 from harness.problems import box
@@ -562,9 +562,10 @@ BARE = "nn.functional.layer_norm(self.linear(x), (8,))"
     ],
 )
 def test_who_leaves_out_weights_that_begin_as_a_constant_is_warned_of_and_never_faster(
-    forward: str, left_out: bool, tmp_path: Path
+    forward: str, left_out: bool, tmp_path: Path, monkeypatch
 ):
-    """A norm's weight of ones and a bias of zeros: right as the module is made, and wrong for whoever has trained it."""
+    """A norm's weight of ones and a bias of zeros: right as the module is made, and wrong for whoever has trained it. Nobody asked of large ones."""
+    monkeypatch.setattr(of_problems, "MOST_WEIGHTS", 0)
     path = tmp_path / "1_Norm.py"
     path.write_text(NORMED + INPUTS)
     text = NORMED.replace("class Model(", "class ModelNew(").replace("self.norm(self.linear(x))", forward)
@@ -679,3 +680,49 @@ def test_a_deep_copy_that_shares_its_weights_is_warned_of(copied: str, opened, t
     found, honest = verdicts(problem, [shares, own], tmp_path)
     assert found.passed and any("a deep copy of it" in one for one in found.warnings), found
     assert honest.passed and not any("a deep copy of it" in one for one in honest.warnings), honest
+
+
+def test_a_state_that_is_brought_up_to_date_when_it_is_read_is_wrong(opened, tmp_path: Path):
+    """A method of the buffer made the update, which nobody but the harness asks for."""
+    init, forward = "self.register_buffer('m', torch.zeros(8))", "self.m.lerp_(x.mean(0), 0.1); return x - self.m"
+    late = (
+        "m = self.m; now = torch.lerp(m, x.mean(0), 0.1); real = torch._C.TensorBase.detach\n"
+        "        m.detach = lambda: real(m.copy_(now)); return x - now"
+    )
+    problem = opened(module(init, forward) + INPUTS)
+    honest, found = verdicts(problem, [module(init, one, "ModelNew") for one in (forward, late)], tmp_path / "store")
+    assert honest.passed, honest.reason
+    assert found.outcome is Outcome.INCORRECT, found.reason
+
+
+def test_a_row_of_calls_does_not_come_to_rest(opened, tmp_path: Path):
+    """Inputs that were the same in each call hid what was left out once a moving average was that of the inputs."""
+    init = "self.register_buffer('m', torch.zeros(8))"
+    keeps = "self.m.lerp_(x.mean(0), 0.1)"
+    skips = f"self.n = 1 if not self.m.any() else self.n + 1\n        if self.n < 200 or self.n % 40: {keeps}\n        return x - self.m"
+    problem = opened(module(init, f"{keeps}; return x - self.m") + INPUTS)
+    texts = [module(init, f"{keeps}; return x - self.m", "ModelNew"), module(f"{init}; self.n = 0", skips, "ModelNew")]
+    honest, found = verdicts(problem, texts, tmp_path / "store")
+    assert honest.passed, honest.reason
+    assert found.outcome is Outcome.INCORRECT, found.reason
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "torch.manual_seed(0)",
+        "torch.set_num_threads(1)",
+        "torch.set_default_dtype(torch.float64)",
+        "torch.set_grad_enabled(True)",
+        "torch.set_float32_matmul_precision('medium')",
+    ],
+)
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_call_that_leaves_its_callers_process_otherwise_is_wrong(left: str, draws: bool, opened, tmp_path: Path):
+    """Layers behind it drop the same elements in each call, compute on one core, in TF32; where Model does so it is right."""
+    forward = "y = nn.functional.dropout(x, 0.5) if DRAWS else x + 1; LEFT; return y.detach()".replace("DRAWS", str(draws))
+    texts = [module("pass", forward.replace("LEFT", one), "ModelNew") for one in ("pass", left)]
+    problem = opened(module("pass", forward.replace("LEFT", "pass")) + INPUTS)
+    honest, found = verdicts(problem, texts, tmp_path / "store")
+    assert honest.passed, honest.reason
+    assert found.outcome is Outcome.INCORRECT and "leaves its caller's process" in found.reason, found.reason

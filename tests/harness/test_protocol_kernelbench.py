@@ -619,12 +619,16 @@ def test_signs_of_large_inputs_are_other_in_each_timed_call(monkeypatch: pytest.
     model.model = lambda _x, _sorted: None
     model.problem, seen = {"random": False, "state": [], "independent": [True, False]}, list[torch.Tensor]()
     model.begin_trials(torch.empty(1 << 16, dtype=torch.uint8))
+    counts = set[tuple[int, int]]()
     for seed in range(40):
         model.renew_inputs(seed)
         signs = model.given[0].sign()
+        counts.add((len(model.patterns[0]) if model.patterns else 0, int((signs > 0).sum())))
         assert not seen or seed < 2 or all(float((signs != one).float().mean()) > 0.1 for one in seen[1:])
         assert float((model.given[1][1:] > 0).float().mean()) == 1 and float(model.given[1][-1]) > 3000, (
             "as it was drawn"
         )
         assert float(model.given[0].abs().mean()) > 0.6, "factors stay with their elements"
         seen.append(signs)
+    for parts in zip(*counts, strict=True):  # sums of what has one factor were kept, and how many are positive
+        assert len(set(parts)) > 20
