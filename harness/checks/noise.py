@@ -62,6 +62,9 @@ LEAST_NOISE = 2.0
 """Least noise of a sum, in unit roundoffs of the type that it is computed in, of the row's largest value: the reference
 may meet its own sum exactly by chance (many equal terms), where a plain loop drifts by up to 0.15 n units (softmax, n
 from 128 to 8192)."""
+LENT, LENDING_ROWS = 2.0**12, 16
+"""Multiple of the largest noise that an element's place shows in all rows, where there are so many, beyond which it earns none by what the rest of its row shows
+(beside DRIFT_AT_MOST of the largest value there): a sum of 1e6 in front of a row of codes was off by more than all of them."""
 DRIFT_AT_MOST = {
     "float64": 2.0**-42,
     "float32": 2.0**-13,
@@ -201,8 +204,8 @@ def _exact_and_rough(
 
 def rows_noise(
     reference: ReferenceCall, inputs: dict[str, torch.Tensor], moved: int
-) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """(outputs in fp64, each row's largest |fp64 - fp32|) by name.
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """(outputs in fp64, each row's largest |fp64 - fp32|, that of each place in LENDING_ROWS rows and more) by name.
 
     What fp32 makes of a row is one draw of its noise, which may be next to nothing by chance where the row is far more sensitive than
     others: two scores that are about equal, a difference of equal numbers. `moved` times three draws more are taken: what a rounding of
@@ -214,6 +217,7 @@ def rows_noise(
     exact, rough = _exact_and_rough(reference, inputs)
     bits = reference.noise_bits
     noise: dict[str, torch.Tensor] = {}
+    places: dict[str, torch.Tensor] = {}
     near: dict[str, torch.Tensor] = {}
     picked: dict[str, float] = {}
 
@@ -225,8 +229,12 @@ def rows_noise(
                 if name not in near:
                     near.update(_near(reference, inputs, exact))
                     picked.update(_picked(reference, inputs, other))
-                highest = _highest(_without_steps(apart, near[name], bits)).clamp_max(picked.get(name, math.inf))
+                apart = _without_steps(apart, near[name], bits)
+                highest = _highest(apart).clamp_max(picked.get(name, math.inf))
             noise[name] = torch.maximum(noise[name], highest) if name in noise else highest
+            if apart.numel() >= LENDING_ROWS * apart.shape[-1:].numel() and apart.dim() > 1:
+                most = apart.flatten(0, -2).amax(dim=0)
+                places[name] = torch.maximum(places[name], most) if name in places else most
 
     take(exact, rough)
     del rough
@@ -235,7 +243,7 @@ def rows_noise(
         take(*_exact_and_rough(reference, _shaken(inputs, TF32_ROUNDOFF)))
         if bits is not None:
             take(exact, reference.rounded(inputs, bits=FP32_BITS, units=1.0, sum_units=1.0, holds=False))
-    return exact, noise
+    return exact, noise, places
 
 
 def _apart(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -360,7 +368,7 @@ def noise_of_few(
     """Name of an output of FEW elements -> the reference's largest difference between fp64 and fp32 in FEW_DRAWS draws of its inputs."""
     found = {one.name: 0.0 for one in outputs if one.dtype in UNIT_ROUNDOFF and math.prod(one.shape) < FEW}
     for _ in range(FEW_DRAWS if found else 0):
-        exact, noise = rows_noise(reference, draw(), 0)
+        exact, noise, _ = rows_noise(reference, draw(), 0)
         for name in found.keys() & exact.keys():
             found[name] = max(found[name], float(noise[name].max()))
     return found
@@ -382,7 +390,7 @@ def expect(
     tolerance = ulps * unit roundoff of the output's dtype * |value|
               + NOISE_FACTOR * noise, noise being the row's largest |reference in fp64 - reference in fp32|, or the median of
                 that over the rows that show any, if larger; terms/TERMS_PER_NOISE * noise where that is more, noise being
-                LEAST_NOISE unit roundoffs at the least, up to DRIFT_AT_MOST of the row's largest |value|
+                LEAST_NOISE unit roundoffs at the least, up to DRIFT_AT_MOST of the row's largest |value|; of both no more than LENT says
               + the smallest step of the dtype, and for each further term that of what it is added in: atomic additions flush subnormals
               + what ulps_of_row and share say.
     The second term is what an honest kernel that computes in fp32 shows where terms cancel; steps are no part of it (`_without_steps`,
@@ -391,7 +399,7 @@ def expect(
     import torch
 
     result = Right() if right is None else right
-    exact, rows = rows_noise(reference, inputs, moved)
+    exact, rows, places = rows_noise(reference, inputs, moved)
     if reference.noise_bits is not None:
         result.roundings = ReferenceRoundings(reference, inputs)
     least_noise = few(next(iter(exact.values())).device.type) if few and exact else {}
@@ -422,9 +430,13 @@ def expect(
         drift = reference.terms() / TERMS_PER_NOISE * torch.maximum(noise, least)
         drift = torch.minimum(drift, DRIFT_AT_MOST[dtype] * largest)
         noise = torch.maximum(NOISE_FACTOR * noise, drift)
+        own = math.inf
+        if name in places:
+            most = torch.maximum(LENT * places[name], DRIFT_AT_MOST["float32"] * size.flatten(0, -2).amax(dim=0))
+            own = most if bool((most < noise.amax()).any()) else own
         relative = (output.ulps or DEFAULT_ULPS[dtype]) * UNIT_ROUNDOFF[dtype]
         tolerance = size.mul_(relative)
-        tolerance += noise + SMALLEST[dtype] + (reference.terms() - 1) * SMALLEST[inside]
+        tolerance += noise.clamp_max(own) + SMALLEST[dtype] + (reference.terms() - 1) * SMALLEST[inside]
         says = f"{name}: {relative:.2g} of the value + {noise.median().item():.2g} (float32 sums of its row)"
         if output.ulps_of_row:
             tolerance += output.ulps_of_row * UNIT_ROUNDOFF[dtype] * largest

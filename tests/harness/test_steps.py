@@ -330,3 +330,17 @@ def test_of_equal_values_any_is_picked_where_they_are_computed_or_nothing_says_w
         with Rounding(bits=21, units=0.0, sum_units=0.0, turn=turn):
             picked.add(int(eval(how, {"x": x})[0]))
     assert picked == ({0, 1, 2, 4, 5, 6, 7} if may else {0})
+
+
+def test_a_loud_element_lends_its_noise_to_no_other_of_its_row(tmp_path: Path) -> None:
+    """Behind a sum of 1e6 codes that were not rounded PASSED, and would have as zeros: it is off by more than they are."""
+    body = "s = (x * x).sum(-1, keepdim=True) * 1e4; return {'y': torch.cat([s, torch.round(x[:, 1:] * 7.3)], -1)}"
+    kernel = kernel_of(tmp_path, "float32", body, y="float32")
+
+    def candidate(rounded: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], Outputs]:
+        # one accumulator, as a plain loop has
+        return lambda x: {"y": torch.cat([(x * x).cumsum(-1)[:, -1:] * 1e4, rounded(x[:, 1:] * 7.3)], -1)}
+
+    assert wrong(kernel, candidate(torch.round), draws=10) == 0
+    assert wrong(kernel, candidate(lambda x: x)) == 3
+    assert wrong(kernel, candidate(torch.zeros_like)) == 3
