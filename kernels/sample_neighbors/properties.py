@@ -13,6 +13,7 @@ CALLS = 15
 ONE_BIT, LOW_BITS = 5, 24
 """Seeds among them that differ from the first in one bit, from the LOW_BITS-th on."""
 SMALL_SEEDS = 1000
+POPULAR_SEEDS = (0, 1, 7, 42, 100, 123, 1000, 1234, 1337, 2024, 2025, 2026, 3407, 12345, 2**31 - 1, 2**32 - 1)
 PROJECTED = 4
 """Random projections of a row's picks, and calls, by which rows are compared at all distances."""
 HUB_CALLS, HUBS, HUB_ROWS = 2, 4, 128
@@ -90,8 +91,8 @@ def several(inputs, sizes) -> list:
     base = (int(inputs["seed"]) % (1 << 62)) >> random.choice((0, random.randrange(62)))
     seeds = [base + i for i in range(CALLS // 2)]
     seeds += [base ^ (1 << bit) for bit in (torch.randperm(62 - LOW_BITS)[:ONE_BIT] + LOW_BITS).tolist()]
-    small = [seed for seed in range(SMALL_SEEDS) if seed not in seeds]  # as people write them
-    seeds += random.sample(small, CALLS - len(seeds))
+    for people_write in (POPULAR_SEEDS, POPULAR_SEEDS, range(SMALL_SEEDS)):
+        seeds.append(random.choice([seed for seed in people_write if seed not in seeds]))
     given = {"rowptr": rowptr, "col": col, "frontier": frontier.to(inputs["frontier"].dtype)}
     arranged = [given | {"seed": torch.full_like(inputs["seed"], seed)} for seed in [*seeds, seeds[0]]]
     return [*arranged, *_calls_of_hubs(inputs, sizes)]
@@ -639,7 +640,7 @@ def _by_part(places, degree, fanout):
 
 def _positions(inputs, picked, fanout, second):
     """(which rows of the call, their degrees, the positions that each picked [rows, fanout], their nodes) of some of its rows: of those that
-    have more neighbours than are picked, and none of them twice. Rows from `second` on are numbered behind those of the first half."""
+    have more neighbours than are picked. Rows from `second` on are numbered behind those of the first half."""
     rowptr, col, frontier = inputs["rowptr"], inputs["col"], inputs["frontier"].long()
     first = rowptr[frontier.clamp_min(0)]
     degree = torch.where(frontier >= 0, rowptr[frontier.clamp_min(0) + 1] - first, 0)
@@ -658,13 +659,15 @@ def _positions(inputs, picked, fanout, second):
     within = torch.arange(len(owner), device=col.device) - (degree.cumsum(0) - degree)[owner]
     nodes = len(rowptr) - 1
     keys, order = (owner * nodes + col[first[owner] + within].long()).sort()
-    twice = torch.zeros(len(rows), dtype=torch.bool, device=col.device)
-    twice[owner[order[1:]][keys[1:] == keys[:-1]]] = True
-    at = torch.searchsorted(keys, torch.arange(len(rows), device=col.device)[:, None] * nodes + ids)
-    places = within[order][at.clamp_max(len(keys) - 1)]
+    # Of a neighbour that is there several times any place is as likely as another: as many of them as picked it, one after another.
+    wanted, mine = (torch.arange(len(rows), device=col.device)[:, None] * nodes + ids).flatten().sort()
+    number, begin, end = (torch.searchsorted(of, wanted, right=right) for of, right in ((wanted, False), (keys, False), (keys, True)))
+    turn = torch.randint(1 << 30, wanted.shape, device=col.device)[number] + torch.arange(len(wanted), device=col.device) - number
+    at = (begin + turn % (end - begin).clamp_min(1)).clamp_max(len(keys) - 1)
+    places = torch.empty_like(ids).flatten().index_copy_(0, mine, within[order][at]).view_as(ids)
     if moved:
         rows = torch.where(torch.arange(len(rows), device=col.device) < ROWS_LOOKED_AT // 2, rows, rows - moved)
-    return rows[~twice], degree[~twice], places[~twice], node[~twice]
+    return rows, degree, places, node
 
 
 def _off(apart, variance, alarm) -> str:

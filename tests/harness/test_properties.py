@@ -317,7 +317,8 @@ def test_no_two_calls_of_seeds_have_the_same_but_the_last(monkeypatch):
     workload = Workload(axes={"nodes": 1024, "edges": 32_768, "rows": 1024, "fanout": 7}, dtype="int32")
     inputs = make_case(kernel, workload, "bits", {}, "cpu").inputs | {"seed": torch.zeros(1, dtype=torch.int64)}
     calls = kernel.properties.several(inputs, workload.axes)[: kernel.properties.CALLS]
-    assert len({int(call["seed"]) for call in calls}) == kernel.properties.CALLS
+    seeds = {int(call["seed"]) for call in calls}
+    assert len(seeds) == kernel.properties.CALLS and len(seeds & set(kernel.properties.POPULAR_SEEDS)) >= 2
 
 
 def _together(kernel, workload: Workload, library: Path) -> str:
@@ -485,6 +486,18 @@ def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str) -> None:
     found = properties.unlikely(kernel, workload, seen)
     assert bool(found) is (how != "chance"), found
     assert properties.unlikely(kernel, workload, []) == "", "of no call nothing is said"
+
+
+@pytest.mark.parametrize("how", ["chance", "the first", "a window"])
+def test_rows_that_have_a_neighbour_twice_are_looked_at_too(how: str) -> None:
+    """As all long rows of a random graph have: whoever picked from their first places alone was not seen."""
+    kernel, rng = catalog.load("sample_neighbors"), generator("cpu")
+    workload = Workload(axes={"nodes": 100, "edges": 30_000, "rows": 2048, "fanout": 10}, dtype="int32")
+    call = draw_inputs(kernel.spec, workload, "", {}, "cpu")
+    picked = {"picked": picked_by(how, call, 10, rng)}
+    assert kernel.properties.violated(call, picked, workload.axes) == ""
+    found = properties.unlikely(kernel, workload, [properties.evidence(kernel, workload, call, picked, 2)])
+    assert bool(found) is (how != "chance"), found
 
 
 @pytest.mark.parametrize("far", [1, 37])
