@@ -27,7 +27,7 @@ MODES = {
     EVALUATING: "in evaluation mode, behind eval(), it answers otherwise than Model, or not at all",
     RECORDING: "where gradients are recorded, outside torch.no_grad(), it answers otherwise than Model, or not at all",
 }
-MODULES, MODULES_S = 16, 0.3
+MODULES, MODULES_S = 64, 0.3
 """Modules beside the second that are made and called in its process, and seconds that they may take."""
 CONTIGUOUS = "inputs that are not contiguous in memory, such as a transposed tensor, give a wrong answer or end the process: it takes them for contiguous"
 
