@@ -306,7 +306,9 @@ class PythonRequestLoop(native.RequestLoop):
 
         def run() -> None:
             asked = getattr(form, "problem", None) or {}
-            looks = form is self.form and asked.get("role") == "candidate"  # of another module where it lies in memory is to be as it was
+            looks = (
+                form is self.form and asked.get("role") == "candidate"
+            )  # of another module where it lies in memory is to be as it was
             before = read_generators() if looks and not form.draws else None
             with mode:
                 make_calls()
@@ -352,9 +354,8 @@ class PythonRequestLoop(native.RequestLoop):
         if first or problem.get("role", "candidate") != "candidate" or problem.get("eager"):
             return
         found = [name for name, value in read_lasting().items() if value != self.lasting[name]]
-        if generators is not None and read_generators() != generators:
-            found.append("seed")
-        elif problem.get("random") and self.torch.initial_seed() != int(calls[-1][2]):
+        drew = generators is not None and read_generators() != generators
+        if drew or (problem.get("random") and self.torch.initial_seed() != int(calls[-1][2])):
             found.append("seed")
         if found := [name for name in found if name not in problem.get("text", "")]:
             raise Refused("INCORRECT", f"a call leaves its caller's process otherwise than it was ({', '.join(found)})")

@@ -86,7 +86,9 @@ def leaves_constants_out(
     """A warning for who leaves out weights that begin as a constant."""
     case = session.cases.get(workload, distributions(session.spec, session.extra_values)[0], session.extra_values)
     worker = session.pool.get(build)
-    left_out = not _follows(session, problem, worker, case, CONSTANT) and _follows(session, problem, worker, case, VARIED)
+    left_out = not _follows(session, problem, worker, case, CONSTANT) and _follows(
+        session, problem, worker, case, VARIED
+    )
     return (UNFOLLOWED,) if left_out else ()
 
 

@@ -661,8 +661,14 @@ def _positions(inputs, picked, fanout, second):
     keys, order = (owner * nodes + col[first[owner] + within].long()).sort()
     # Of a neighbour that is there several times any place is as likely as another: as many of them as picked it, one after another.
     wanted, mine = (torch.arange(len(rows), device=col.device)[:, None] * nodes + ids).flatten().sort()
-    number, begin, end = (torch.searchsorted(of, wanted, right=right) for of, right in ((wanted, False), (keys, False), (keys, True)))
-    turn = torch.randint(1 << 30, wanted.shape, device=col.device)[number] + torch.arange(len(wanted), device=col.device) - number
+    number, begin, end = (
+        torch.searchsorted(of, wanted, right=right) for of, right in ((wanted, False), (keys, False), (keys, True))
+    )
+    turn = (
+        torch.randint(1 << 30, wanted.shape, device=col.device)[number]
+        + torch.arange(len(wanted), device=col.device)
+        - number
+    )
     at = (begin + turn % (end - begin).clamp_min(1)).clamp_max(len(keys) - 1)
     places = torch.empty_like(ids).flatten().index_copy_(0, mine, within[order][at]).view_as(ids)
     if moved:

@@ -722,7 +722,9 @@ def test_a_row_of_calls_does_not_come_to_rest(opened, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("draws", [False, True])
 def test_a_call_that_leaves_its_callers_process_otherwise_is_wrong(left: str, draws: bool, opened, tmp_path: Path):
     """Layers behind it drop the same elements in each call, compute on one core, in TF32; where Model does so it is right."""
-    forward = "y = nn.functional.dropout(x, 0.5) if DRAWS else x + 1; LEFT; return y.detach()".replace("DRAWS", str(draws))
+    forward = "y = nn.functional.dropout(x, 0.5) if DRAWS else x + 1; LEFT; return y.detach()".replace(
+        "DRAWS", str(draws)
+    )
     texts = [module("pass", forward.replace("LEFT", one), "ModelNew") for one in ("pass", left)]
     problem = opened(module("pass", forward.replace("LEFT", "pass")) + INPUTS)
     honest, found = verdicts(problem, texts, tmp_path / "store")
