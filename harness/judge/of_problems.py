@@ -95,7 +95,8 @@ class ProblemRules(KernelRules):
     def check_further(self, build: Build, workloads: tuple[Workload, ...]) -> tuple[list[Check], tuple[str, ...]]:
         if self.description.weight_bytes > TWICE_WEIGHTS or self.is_model(build.candidate):
             return [], ()
-        made, said = list[Check](), ()
+        made: list[Check] = []
+        said: tuple[str, ...] = ()
         smallest = min(workloads, key=self.session.moved_bytes)
         if self.description.weight_bytes <= MOST_WEIGHTS:
             made, said = check_second_module(self.session, self.problem, build, workloads)

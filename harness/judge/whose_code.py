@@ -47,6 +47,9 @@ DISPATCH_US = 30.0
 """Microseconds of a call that torch's dispatcher takes at most (empty_like, views, the copy of what is returned):
 they are nobody's work."""
 FEWEST = 8
+COPIED, FEWEST_COPIES = 0.5, 3
+"""Of the looks that the copies of what it returns must have had, by what its process says that they took, the share that must have been in the system's
+code, but for so many: what is said to be a copy is nobody's time, and who writes where it is copied to makes none."""
 
 
 class CodeShares(Frozen):
@@ -60,6 +63,8 @@ class CodeShares(Frozen):
     names: tuple[str, ...] = ()
     """Names of the libraries."""
     call_us: float = 0.0
+    copied: float = 0.0
+    """Share of its calls' time that its process says to be copies of what they return, laid out as the outputs are."""
     slower: float = 1.0
     """CPU time of a call after it was first stopped over that before."""
 
@@ -112,7 +117,8 @@ def _watch_once(session: EvaluationSession, build: Build, workload: Workload, ca
         maps = Path(f"/proc/{worker.process.pid}/maps").read_text()
     seen = _sorted(places, maps, str(worker.scratch), arm.pace_s * 1e6, _own_files(worker, Path(build.artefact)))
     slower = statistics.median(after) / max(statistics.median(before), 1e-9) if after else 1.0
-    return seen.model_copy(update={"slower": slower})
+    copied = statistics.median(plain for plain, _other in arm.copied) / arm.whole_s if arm.copied else 0.0
+    return seen.model_copy(update={"slower": slower, "copied": copied})
 
 
 def _own_files(worker: Worker, artefact: Path) -> frozenset[str]:
@@ -185,6 +191,8 @@ def doubt(seen: CodeShares, *, libraries: bool) -> str:
     allowed = libraries and seen.own >= LEAST_OWN * seen.looks and seen.beside_torch < MOST_LIBRARY * seen.looks
     if spent and not allowed:
         return f"a library did the work: {said}"
+    if seen.neither < COPIED * seen.copied * seen.looks - FEWEST_COPIES:
+        return f"it copies what it returns in {seen.copied:.0%} of its time, as its process says, and was seen there in {seen.neither} of {seen.looks} looks"
     if seen.slower > SLOWER:
         return f"whose code did the work is not known: its calls took {seen.slower:.2f} times as long once it had been looked at"
     return ""

@@ -327,6 +327,12 @@ def test_where_a_draw_tells_the_answer_it_is_said(forward: str, inputs: str, kno
         (CodeShares(own=5, library=30, neither=25, call_us=20), False, False),
         (CodeShares(own=3, call_us=900), False, True),
         (CodeShares(own=60, call_us=900, slower=1.4), False, True),
+        (CodeShares(own=40, neither=20, call_us=900, copied=0.4), False, False),
+        (
+            CodeShares(own=58, neither=2, call_us=900, copied=0.4),
+            False,
+            True,
+        ),  # it has written into what was to be copied to
     ],
 )
 def test_when_a_gain_may_be_a_librarys(seen: CodeShares, libraries: bool, doubted: bool):
