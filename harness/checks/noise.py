@@ -430,13 +430,12 @@ def expect(
         drift = reference.terms() / TERMS_PER_NOISE * torch.maximum(noise, least)
         drift = torch.minimum(drift, DRIFT_AT_MOST[dtype] * largest)
         noise = torch.maximum(NOISE_FACTOR * noise, drift)
-        own = math.inf
         if name in places:
-            most = torch.maximum(LENT * places[name], DRIFT_AT_MOST["float32"] * size.flatten(0, -2).amax(dim=0))
-            own = most if bool((most < noise.amax()).any()) else own
+            own = torch.maximum(LENT * places[name], DRIFT_AT_MOST["float32"] * size.flatten(0, -2).amax(dim=0))
+            noise = noise.clamp_max(own) if bool((own < noise.amax()).any()) else noise
         relative = (output.ulps or DEFAULT_ULPS[dtype]) * UNIT_ROUNDOFF[dtype]
         tolerance = size.mul_(relative)
-        tolerance += noise.clamp_max(own) + SMALLEST[dtype] + (reference.terms() - 1) * SMALLEST[inside]
+        tolerance += noise + SMALLEST[dtype] + (reference.terms() - 1) * SMALLEST[inside]
         says = f"{name}: {relative:.2g} of the value + {noise.median().item():.2g} (float32 sums of its row)"
         if output.ulps_of_row:
             tolerance += output.ulps_of_row * UNIT_ROUNDOFF[dtype] * largest
