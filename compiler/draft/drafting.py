@@ -19,6 +19,7 @@ from .library import index_text, tensor_text
 from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
 from .module import (
+    MODES,
     Forward,
     constructors,
     future_imports,
@@ -479,6 +480,8 @@ class _Draft:
         imports = ["import ctypes"] * scalars + ["import torch"] * ("import torch\n" not in before)
         counts = [(self._attribute(path), count_name(path), count) for path, count in self.exported.left.counts.items()]
         methods = methods_text(self.exported.signature, self.exported.call, lines, counts)
+        if self.exported.modal and type(self.exported.model).train is torch.nn.Module.train:
+            methods += MODES.format(self.exported.model.training)
         future, before = future_imports(before)
         return (
             "".join(line + "\n" for line in [*future, *imports])

@@ -9,9 +9,11 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import os
 import sys
 import types
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -81,6 +83,8 @@ class Exported:
     """Parameters and buffers that forward may change on another way than the graph's."""
     draws: bool
     """Whether forward draws numbers and asks a tensor for a choice."""
+    modal: bool
+    """Whether forward asks a part whether it is in training."""
 
 
 def load(text: str) -> types.ModuleType:
@@ -214,6 +218,29 @@ def export(
                 return _with_parts(text, dtype, shorter, fixed, True)
 
 
+@contextlib.contextmanager
+def modes_asked() -> Iterator[list[str]]:
+    """Meanwhile, from which files a module was asked whether it is in training; torch's exporter asks, too."""
+    found: list[str] = []
+
+    def ask(part: torch.nn.Module) -> bool:
+        if "training" not in part.__dict__:
+            raise AttributeError(f"{type(part).__name__} has no training")
+        name = sys._getframe(1).f_code.co_filename
+        if f"{os.sep}torch{os.sep}" not in name or f"{os.sep}torch{os.sep}nn{os.sep}" in name:
+            found.append(name)
+        return bool(part.__dict__["training"])
+
+    def put(part: torch.nn.Module, mode: bool) -> None:
+        part.__dict__["training"] = mode
+
+    torch.nn.Module.training = property(ask, put)  # type: ignore[assignment]  # torch's own is of each instance alone
+    try:
+        yield found
+    finally:
+        del torch.nn.Module.training
+
+
 class NotFollowed(NoDraft):
     """By torch.export; the cause is its exception."""
 
@@ -269,7 +296,8 @@ def _export(
                 given = [_argument(leaf.value, place in floats, doubled) for place, leaf in enumerate(leaves)]
                 follow = functools.partial(_follow, module, model, spec, given, inputs, dtype, fixed, casts, attributes)
                 try:
-                    traced = follow()
+                    with modes_asked() as modes:
+                        traced = follow()
                 except NoDraft:
                     raise
                 except Exception as error:  # noqa: BLE001 -- torch.export raises what it likes; the last one is reported
@@ -288,7 +316,7 @@ def _export(
                 return Exported(
                     traced.program, model, leaves, taken.rest(inputs) + _holders(inputs, names), ast.unparse(taken.arguments), taken.names,
                     taken.left_out(len(inputs)), taken.call, floats, constants, attributes,
-                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left, settled, traced.changed, traced.draws,
+                    [Supposed(*condition, taken.call) for condition in traced.supposed], limits_of(traced.program, text), traced.left, settled, traced.changed, traced.draws, bool(modes),
                 )  # fmt: skip
     first = str(failure).strip().splitlines() or [type(failure).__name__]
     raise NotFollowed(f"torch.export cannot follow the module: {type(failure).__name__}: {first[0]}") from failure

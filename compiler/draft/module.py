@@ -145,6 +145,18 @@ def left_lines(model: torch.nn.Module, left: Left, leaves: list[str]) -> list[st
     return lines
 
 
+MODES = """
+    def train(self, mode=True):
+        super().train(mode)
+        if mode is {}:
+            self.__dict__.pop("forward", None)
+        else:
+            self.__dict__["forward"] = self.as_written
+        return self
+"""
+"""Behind eval(), in the other mode than it was drafted in, the module's own forward answers."""
+
+
 def methods_text(signature: str, call: str, lines: list[str], counts: list[tuple[str, str, Any]]) -> str:
     """Forward, whose body is `lines`. `counts`: text, argument and next value of each attribute that is counted: then a method `counted` is what
     is drafted, and forward counts behind it."""

@@ -143,6 +143,11 @@ class ReferenceCall:
         with self.rounding(bits=bits, units=0.0, sum_units=0.0, turn=turn, unstable=unstable):
             return self.run(upcast(inputs, "float64"), "float64")
 
+    def loose(self, inputs: dict[str, torch.Tensor], undefined: float) -> dict[str, torch.Tensor]:
+        """Its outputs for who leaves out what is times zero, and has this where infinities make no number (rounding.Rounding)."""
+        with self.rounding(bits=FP32_BITS, units=0.0, sum_units=0.0, loosely=undefined):
+            return self.run(upcast(inputs, "float64"), "float64")
+
 
 class ReferenceRoundings:
     """Outputs of a reference for the same inputs, each time otherwise rounded (harness/farside/rounding.py); made when asked for."""

@@ -155,6 +155,8 @@ class ModelAdapter:
             with torch.set_grad_enabled(mode == RECORDING):
                 yield
         finally:
+            if trained:
+                self.model.train(trained[0][1])
             for one, was in trained:
                 one.training = was
 

@@ -56,16 +56,17 @@ class Rounding(TorchDispatchMode):
 
     def __init__(
         self, bits: int, units: float, sum_units: float, *, holds: bool = True, smallest: float = 0.0, turn: int | None = None,
-        unstable: bool = False,
+        unstable: bool = False, loosely: float | None = None,
     ) -> None:  # fmt: skip
         """bits: of the format. units: how far a result may be off, in its unit roundoffs. sum_units: of operators that take in
         many elements, so much for each of these too. `holds`: what was moved is rounded to the format. smallest: where above 0 the
         format's smallest number, by half of which any result may be off too, and sums are kept in the format, so that one which it can hold is inexact.
         `turn`: nothing is moved, but of computed values that are equal in the format those are picked that stand half as many places
-        behind; odd turns round them to a grid in between. `unstable`: of equal values that a stable sort ranks, too."""
+        behind; odd turns round them to a grid in between. `unstable`: of equal values that a stable sort ranks, too. `loosely`: nothing is moved, but
+        zero times whatever is no finite number is zero, and what an operator makes no number of numbers is this."""
         super().__init__()
         self.bits, self.units, self.sum_units, self.holds, self.smallest = bits, units, sum_units, holds, smallest
-        self.turn, self.unstable = turn, unstable
+        self.turn, self.unstable, self.loosely = turn, unstable, loosely
         self.computed: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         """Tensors whose values are known but for rounding, by id."""
         self.generators: dict[torch.device, torch.Generator] = {}
@@ -79,6 +80,8 @@ class Rounding(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.turn is not None:
             return self._pick(operator, args, kwargs)
+        if self.loosely is not None:
+            return self._leave(operator, args, kwargs)
         name, draws, views, mutates, pointwise = _facts(operator)
         if draws or views:
             return operator(*args, **kwargs)
@@ -118,6 +121,25 @@ class Rounding(TorchDispatchMode):
                 inexact = None if known or views or name in _MOVES else self._inexact(one)
                 if known or (inexact is not None and bool(inexact.any())):
                     self.computed[id(one)] = one
+        return result
+
+    def _leave(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """What the operator makes for who leaves out what is times zero."""
+        assert self.loosely is not None
+        name, draws, views, mutates, _pointwise = _facts(operator)
+        if draws or views:
+            return operator(*args, **kwargs)
+        numbers = all(not bool(one.isnan().any()) for one in _tensors([args, kwargs]) if one.is_floating_point())
+        factors = args[_FACTORS[name] :][:2] if name in _FACTORS and not kwargs else ()
+        factors = tuple(one.clone() if isinstance(one, torch.Tensor) and mutates else one for one in factors)
+        result = operator(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and factors and not bool(result.isfinite().all()):
+            left = _without_zeros(operator, name, args, factors, result)
+            result = result.copy_(left) if mutates else left
+        if numbers:
+            for one in _tensors(result):
+                if one.is_floating_point():
+                    one.masked_fill_(one.isnan(), self.loosely)
         return result
 
     def _turned(self, name: str, given: dict[str, Any], result: Any, computed: bool) -> Any:
@@ -233,6 +255,29 @@ class Rounding(TorchDispatchMode):
         if self.smallest:
             moved += torch.rand_like(moved).sub_(0.5).mul_(self.smallest)
         return was.copy_(torch.where(inexact, self._rounded(moved) if self.holds else moved, whole))
+
+
+_FACTORS = {
+    "aten::mul": 0,
+    "aten::mul_": 0,
+    "aten::mm": 0,
+    "aten::bmm": 0,
+    "aten::mv": 0,
+    "aten::addmm": 1,
+    "aten::baddbmm": 1,
+}
+"""Operators that multiply, and where their two factors begin."""
+
+
+def _without_zeros(operator: Any, name: str, args: Any, factors: Any, result: torch.Tensor) -> torch.Tensor:
+    """A product that is not finite, but without its terms of zero times what is not."""
+    one, other = (torch.as_tensor(f, dtype=result.dtype, device=result.device) for f in factors)
+    if name in ("aten::mul", "aten::mul_"):
+        return result.masked_fill((one == 0) | (other == 0), 0.0)
+    finite = [f.masked_fill(~f.isfinite(), 0.0) for f in (one, other)]
+    counted = ((~one.isfinite()).to(one), (other != 0).to(one)), ((one != 0).to(one), (~other.isfinite()).to(one))
+    reached = sum(torch.matmul(*pair) for pair in counted) > 0
+    return torch.where(reached, result, operator(*args[: _FACTORS[name]], *finite))
 
 
 @functools.cache

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from harness.checks.cases import INFINITE, make_case, make_special
+from harness.checks.cases import INFINITE, NANS, make_case, make_special
 from harness.checks.correctness import judge_closely
 from harness.checks.drawing import draw_inputs
 from harness.checks.tolerance import compute_expected
@@ -287,6 +288,36 @@ def test_whatever_order_infinities_have_is_right(tmp_path):
     plain = int(special.inputs["x"].isfinite().all(1).nonzero()[0])
     honest["boxes"][plain, 0] += 1
     assert judge_closely(kernel.spec, case.workload, honest, special.expected)[1]
+
+
+MASKED = torch.arange(256) % 3 == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "candidate", "wrong"),
+    [
+        (NANS, "x * (torch.arange(256) % 3 == 0)", lambda x: x.where(MASKED, 0.0), lambda x: x.nan_to_num().where(MASKED, 0.0)),
+        (NANS, "x @ torch.eye(256, dtype=x.dtype)", lambda x: x, lambda x: x.nan_to_num()),
+        (INFINITE, "torch.where(x - x >= 0, 1.0, 0.0) + x.clamp(-9, 9)", lambda x: 1 + x.clamp(-9, 9), lambda x: x.clamp(-9, 9)),
+        (INFINITE, "torch.where(x - x <= 0, 1.0, 0.0) + x.clamp(-9, 9)", lambda x: 1 + x.clamp(-9, 9), lambda x: x.clamp(-9, 9)),
+    ],
+    ids=["dropped", "one-hot rows", "infinity less itself", "the other way"],
+)  # fmt: skip
+def test_who_skips_what_is_times_zero_hands_no_number_on_from_there(name, body, candidate, wrong, tmp_path):
+    """Dropout that selects and attention that leaves masked keys out were refused, for zero times a NaN."""
+    kernel = kernel_of(tmp_path, "float32", f"return {{'out': {body}}}", out="float32")
+    case = make_case(kernel, kernel.spec.workloads[0], "ordinary", {}, "cpu")
+    special = make_special(name, case, kernel, "cpu")
+    assert special is not None
+    x = special.inputs["x"]
+    x[0, :6] = 0.5 if name == INFINITE else math.nan
+    special = make_special(name, replace(case, inputs={"x": x}), kernel, "cpu")
+    assert special is not None
+    found = [
+        judge_closely(kernel.spec, case.workload, {"out": one(special.inputs["x"])}, special.expected)[1]
+        for one in (candidate, wrong)
+    ]
+    assert not found[0] and found[1], found
 
 
 def _first_alone(scores: torch.Tensor) -> torch.Tensor:

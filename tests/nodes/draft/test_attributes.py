@@ -1,5 +1,6 @@
 """What forward leaves in attributes of Model and of its parts, and what a part looks at before it sets itself up."""
 
+import copy
 import importlib
 from unittest.mock import patch
 
@@ -328,3 +329,19 @@ def test_sizes_are_not_left_open_beside_a_tensor_of_no_input(tmp_path):
     pair = Pair(text, tmp_path)
     pair.check(0, pair.inputs(0))
     pair.check(0, pair.inputs(0, leading=5), as_written=True)
+
+
+def test_behind_eval_the_modules_own_forward_answers(tmp_path):
+    """Batch norm took the batch's statistics, and dropout dropped, whatever mode a user's model was in."""
+    pair = Pair(problem("return self.norm(x).exp()", f"[{BATCH}]", "self.norm = nn.BatchNorm1d(37)"), tmp_path)
+    eager, ours = pair.reference.Model(), pair.candidate.ModelNew()
+    outer = torch.nn.Sequential(ours)
+    for mode in (True, False, True):
+        eager.train(mode)
+        outer.train(mode)
+        (x,) = pair.inputs(3)
+        torch.testing.assert_close(ours(x), eager(x))
+        assert ("forward" in vars(ours)) is not mode
+        torch.testing.assert_close(copy.deepcopy(ours)(x), copy.deepcopy(eager)(x))
+    plain = Pair(problem("return self.norm(x).exp()", f"[{BATCH}]", "self.norm = nn.LayerNorm(37)"), tmp_path)
+    assert "train" not in vars(plain.candidate.ModelNew)
