@@ -6,6 +6,8 @@ import contextlib
 import functools
 import gc
 import inspect
+import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -372,6 +374,14 @@ def _bound(model: torch.nn.Module, values: tuple) -> tuple:
     return (*values[:star], *([values[star:]] if values[star:] else []))
 
 
+def _other_generators() -> tuple[Any, ...]:
+    """The states of Python's generator and of numpy's, where that is loaded."""
+    numpy = sys.modules.get("numpy.random")
+    return random.getstate(), repr(
+        numpy.get_state()[1:3]
+    ) if numpy else ""  # numpy prints the ends of its 624 numbers, and the place
+
+
 def trace(
     model: torch.nn.Module,
     spec: pytree.TreeSpec,
@@ -406,7 +416,12 @@ def trace(
             patch.object(torch, "roll", _rolled(torch.roll)),
             patch.object(torch.Tensor, "roll", _rolled(torch.Tensor.roll)),
         ):
+            before = _other_generators()
             exported = torch.export.export(model, arguments, dynamic_shapes=shapes, strict=False)
+        if _other_generators() != before:
+            raise NoDraft(
+                "forward draws numbers by Python's random or by numpy, which a graph would take for constants"
+            )
         _refuse_weights(exported)
         named = _hidden(exported.graph)
         table = torch.export.default_decompositions()

@@ -275,9 +275,9 @@ def _without_zeros(operator: Any, name: str, args: Any, factors: Any, result: to
     if name in ("aten::mul", "aten::mul_"):
         return result.masked_fill((one == 0) | (other == 0), 0.0)
     finite = [f.masked_fill(~f.isfinite(), 0.0) for f in (one, other)]
-    counted = ((~one.isfinite()).to(one), (other != 0).to(one)), ((one != 0).to(one), (~other.isfinite()).to(one))
-    reached = sum(torch.matmul(*pair) for pair in counted) > 0
-    return torch.where(reached, result, operator(*args[: _FACTORS[name]], *finite))
+    reached = torch.matmul((~one.isfinite()).to(one), (other != 0).to(one))
+    reached += torch.matmul((one != 0).to(one), (~other.isfinite()).to(one))
+    return torch.where(reached > 0, result, operator(*args[: _FACTORS[name]], *finite))
 
 
 @functools.cache

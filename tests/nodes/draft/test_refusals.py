@@ -18,6 +18,12 @@ REFUSED = {
     "a choice that is drawn": (
         problem("return x * 2 if torch.rand(1) > 0.5 else x", "[torch.randn(3, 4)]"), "torch.export cannot follow the module",
     ),
+    "Python's chance": (
+        problem("import random\nreturn x * 2 if random.random() > 0.5 else x", "[torch.randn(3, 4)]"), "draws numbers by Python's random",
+    ),
+    "numpy's chance": (
+        problem("import numpy\nreturn x * float(numpy.random.rand())", "[torch.randn(3, 4)]"), "draws numbers by Python's random",
+    ),
     "a smear": (problem("y = x * 2\ny[1:] = y[:-1]\nreturn y", "[torch.randn(6, 4)]"), "copies part of a tensor onto itself"),
     "no tensor": (problem("return torch.ones(3) * x", "[3]"), "takes no tensor"),
     "no Model": (f"{HEADER}def get_inputs():\n    return []\n", "defines no Model"),
