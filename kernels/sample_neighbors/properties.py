@@ -658,18 +658,13 @@ def _positions(inputs, picked, fanout, second):
     owner = torch.repeat_interleave(torch.arange(len(rows), device=col.device), degree)
     within = torch.arange(len(owner), device=col.device) - (degree.cumsum(0) - degree)[owner]
     nodes = len(rowptr) - 1
-    keys, order = (owner * nodes + col[first[owner] + within].long()).sort()
-    # Of a neighbour that is there several times any place is as likely as another: as many of them as picked it, one after another.
+    drawn = torch.randperm(len(owner), device=col.device)  # by which those of one neighbour stand in any order
+    keys, order = (owner * nodes + col[first[owner] + within].long())[drawn].sort()
+    order = drawn[order]
+    # Of a neighbour that is there several times any places are as likely as others: as many of them as picked it.
     wanted, mine = (torch.arange(len(rows), device=col.device)[:, None] * nodes + ids).flatten().sort()
-    number, begin, end = (
-        torch.searchsorted(of, wanted, right=right) for of, right in ((wanted, False), (keys, False), (keys, True))
-    )
-    turn = (
-        torch.randint(1 << 30, wanted.shape, device=col.device)[number]
-        + torch.arange(len(wanted), device=col.device)
-        - number
-    )
-    at = (begin + turn % (end - begin).clamp_min(1)).clamp_max(len(keys) - 1)
+    turn = torch.arange(len(wanted), device=col.device) - torch.searchsorted(wanted, wanted)
+    at = (torch.searchsorted(keys, wanted) + turn).clamp_max(len(keys) - 1)
     places = torch.empty_like(ids).flatten().index_copy_(0, mine, within[order][at]).view_as(ids)
     if moved:
         rows = torch.where(torch.arange(len(rows), device=col.device) < ROWS_LOOKED_AT // 2, rows, rows - moved)

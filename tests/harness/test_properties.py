@@ -488,11 +488,12 @@ def test_timed_calls_of_a_sampler_show_whether_chance_picked(how: str) -> None:
     assert properties.unlikely(kernel, workload, []) == "", "of no call nothing is said"
 
 
+@pytest.mark.parametrize("nodes", [8, 100])
 @pytest.mark.parametrize("how", ["chance", "the first", "a window"])
-def test_rows_that_have_a_neighbour_twice_are_looked_at_too(how: str) -> None:
+def test_rows_that_have_a_neighbour_twice_are_looked_at_too(how: str, nodes: int) -> None:
     """As all long rows of a random graph have: whoever picked from their first places alone was not seen."""
     kernel, rng = catalog.load("sample_neighbors"), generator("cpu")
-    workload = Workload(axes={"nodes": 100, "edges": 30_000, "rows": 2048, "fanout": 10}, dtype="int32")
+    workload = Workload(axes={"nodes": nodes, "edges": 300 * nodes, "rows": 2048, "fanout": 10}, dtype="int32")
     call = draw_inputs(kernel.spec, workload, "", {}, "cpu")
     picked = {"picked": picked_by(how, call, 10, rng)}
     assert kernel.properties.violated(call, picked, workload.axes) == ""
