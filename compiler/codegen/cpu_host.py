@@ -8,19 +8,27 @@ import sympy
 
 from compiler.codegen import steps
 from compiler.codegen.cpu import STRIP, columns_function, element_type, elements_function, rows_function
+from compiler.codegen.cpu_products import product_function
 from compiler.codegen.cpu_streams import cpu_stream_function
 from compiler.codegen.host import HostFile
 from compiler.codegen.kernels import KernelFunction, Launch, in_axes
 from compiler.codegen.phases import phases_function
 from compiler.codegen.scratch import of_the_heap
+from compiler.draft.cuda import whole
 from compiler.phases import PhasesKernel
+from compiler.products import ProductKernel
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import Columns, KernelPlan, Rows, Schedule
 from compiler.steps import StepsKernel
 from compiler.streams import StreamKernel
 
-PRELUDE = Path(__file__).resolve().parents[1] / "cpu" / "prelude.h"
-PHASES = PRELUDE.with_name("phases.h")
+FOLDER = Path(__file__).resolve().parents[1] / "cpu"
+PHASES = FOLDER / "phases.h"
+
+
+def cpu_prelude() -> str:
+    """What every text begins with."""
+    return whole("vector_math.h") + (FOLDER / "prelude.h").read_text()
 
 
 class CpuFile(HostFile):
@@ -37,6 +45,8 @@ class CpuFile(HostFile):
             return rows_function(program, kernel, name)
         if isinstance(plan.sketch, Columns):
             return columns_function(program, kernel, name, plan.sketch.lanes)
+        if isinstance(kernel, ProductKernel):
+            return product_function(program, kernel, name)
         if isinstance(kernel, StreamKernel):
             return cpu_stream_function(program, kernel, name)
         if isinstance(kernel, StepsKernel):
@@ -50,6 +60,8 @@ class CpuFile(HostFile):
 
     def _call(self, program: KernelProgram, function: KernelFunction, plan: KernelPlan) -> list[str]:
         kernel = function.kernel
+        if isinstance(kernel, ProductKernel):
+            return [f"{function.name}({', '.join(function.arguments)});"]
         count, work = kernel.rows, sympy.expand(kernel.rows * kernel.length)
         ranges = in_axes(program, count)
         if isinstance(kernel, StreamKernel):
@@ -77,9 +89,10 @@ class CpuFile(HostFile):
         ]
         with_vectors = any("std::vector" in text for text in self.texts)
         in_phases = any("phase_" in text for text in self.texts)
+        multiplies = any("multiply_panels" in text for text in self.texts)
         headers = ["#include <algorithm>", "#include <vector>", ""] if with_vectors else []
         return "\n".join([
-            schedule.head(), *defined, "", *headers, PRELUDE.read_text(), *([PHASES.read_text()] if in_phases else []), "namespace {\n", *self.texts, "}  // namespace\n", *self.entries,
+            schedule.head(), *defined, "", *headers, cpu_prelude(), *([PHASES.read_text()] if in_phases else []), *([whole("cpu_products.h")] if multiplies else []), "namespace {\n", *self.texts, "}  // namespace\n", *self.entries,
         ])  # fmt: skip
 
 

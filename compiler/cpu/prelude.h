@@ -1,4 +1,4 @@
-// What generated C++ calls. The generator puts it in this file whole; g++ and clang take it by itself.
+// What generated C++ calls, behind vector_math.h. The generator puts it in the file whole.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -6,47 +6,6 @@
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
-#if defined(__GNUC__) && !defined(__clang__)
-// Else sqrtf and comparisons keep loops from being vectorised, and a clamp becomes branches or another copy of what follows it.
-#pragma GCC optimize("no-math-errno", "no-trapping-math", "no-thread-jumps")
-#endif
-
-// Else it may set errno, by the compiler's own declaration, whatever the pragma says, and no loop with it is vectorised.
-extern "C" __attribute__((const)) float sqrtf(float) noexcept;
-extern "C" __attribute__((const)) double sqrt(double) noexcept;
-
-// With vector forms by the C library, which g++ takes by itself only under -ffast-math.
-#if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ >= 35
-extern "C" {
-#pragma omp declare simd notinbranch
-[[gnu::const]] float logf(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float log1pf(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float log2f(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float exp2f(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float expm1f(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float tanhf(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float erff(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float erfcf(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float sinf(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float cosf(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float atanf(float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float powf(float, float) noexcept;
-#pragma omp declare simd notinbranch
-[[gnu::const]] float atan2f(float, float) noexcept;
-}
-#endif
-
 namespace {
 
 struct bfloat16 {
@@ -55,14 +14,6 @@ struct bfloat16 {
 struct fp8_e4m3 {  // bits of torch's float8_e4m3fn: no infinity, the largest is 448
     uint8_t bits;
 };
-
-template <typename To, typename From>
-inline To as_bits(From value) {
-    static_assert(sizeof(To) == sizeof(From), "");
-    To bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
 
 template <typename T>
 inline T to_float(T value) { return value; }
@@ -131,22 +82,6 @@ inline T minimum(T a, T b) {
     const T smaller = a < b ? a : b;
     return a != a ? a : smaller;
 }
-
-// e^x to 1 ulp or so: x = n ln 2 + r, a polynomial for e^r, 2^n by two factors, so that subnormal results come out too.
-[[maybe_unused]] inline float exponential(float x) {
-    x = x < -104.0f ? -104.0f : x;
-    x = x > 89.0f ? 89.0f : x;
-    const float shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: its last bit is worth one
-    const float n = shifted - 12582912.0f, r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    float tail = r * 1.38887862e-3f + 8.33346703e-3f;
-    tail = tail * r + 4.16669185e-2f;
-    tail = tail * r + 1.66666660e-1f;
-    tail = tail * r + 5.00000000e-1f;
-    const int32_t exponent = as_bits<int32_t>(shifted) - 0x4b400000, half = exponent >> 1;
-    const float low = as_bits<float>((half + 127) << 23), high = as_bits<float>((exponent - half + 127) << 23);
-    return ((tail * r) * r + r + 1.0f) * low * high;
-}
-[[maybe_unused]] inline double exponential(double x) { return exp(x); }
 
 #if defined(__AVX2__)
 // By the compiler's own vectors: <immintrin.h> takes it as long as the rest of this file and the kernels behind it.
@@ -401,6 +336,40 @@ inline T join_lanes(const T (&values)[Lanes], Join join) {
             halves[lane] = join(values[lane], values[lane + Lanes / 2]);
         }
         return join_lanes(halves, join);
+    }
+}
+
+// The `Count` largest of a row in falling order, of equal ones the first; NaN above all. What is not above the last of them is passed sixteen at a time.
+template <int Count>
+inline void row_firsts(const float* values, int64_t length, float (&found)[Count], int64_t (&places)[Count]) {
+    const auto above = [](float a, float b) { return b == b && (a > b || a != a); };
+    int have = 0;
+    for (int64_t first = 0; first < length; first += 16) {
+        const int64_t end = first + 16 < length ? first + 16 : length;
+        if (have == Count && end - first == 16) {
+            const float last = found[Count - 1];
+            int any = 0;
+#pragma omp simd reduction(| : any)
+            for (int lane = 0; lane < 16; ++lane) {
+                any |= !(values[first + lane] <= last);
+            }
+            if (any == 0) {
+                continue;
+            }
+        }
+        for (int64_t at = first; at < end; ++at) {
+            if (have == Count && !above(values[at], found[Count - 1])) {
+                continue;
+            }
+            have += have < Count;
+            int to = have - 1;
+            for (; to > 0 && above(values[at], found[to - 1]); --to) {
+                found[to] = found[to - 1];
+                places[to] = places[to - 1];
+            }
+            found[to] = values[at];
+            places[to] = at;
+        }
     }
 }
 

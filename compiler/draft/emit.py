@@ -40,7 +40,9 @@ class Opened:
 
 
 class Emitter(Interface):
-    """Prints one kernel. `self.lines` is the body of the loop over rows."""
+    """Prints one kernel, of CUDA; C++'s loops are in cpp.py."""
+
+    statements = Statements
 
     def __init__(self, kernel: Kernel, partition: Partition, device: str) -> None:
         super().__init__(kernel, partition, device)
@@ -64,7 +66,7 @@ class Emitter(Interface):
         for member in kernel.members:
             for load in loads_of([member.value]):
                 maker = made.get(load.args[0])
-                if maker and not maker.per_row and not _folds(maker, kernel) and maker.stage != member.stage:
+                if maker and not maker.per_row and not is_fold(maker, kernel) and maker.stage != member.stage:
                     found.add(load.args[0])
         return found
 
@@ -96,7 +98,7 @@ class Emitter(Interface):
         packs = {at: replace(one, items=items) for at, one in packs.items()}
         whole = self.folds_by_block and kernel.length.is_Integer and len(packs) == len(loops)
         if packs and whole and not self.across and not self.aliased:
-            kinds = {m.definition.kind for m in kernel.members if _folds(m, kernel)}
+            kinds = {m.definition.kind for m in kernel.members if is_fold(m, kernel)}
             self.resident = group_of(packs, items, int(kernel.length), kinds, self.name)
         return packs
 
@@ -170,7 +172,7 @@ class Emitter(Interface):
         return [*loading, *self._items(packs, tab, stores, inner.lines)]
 
     def _stage(self, top: Scope, members: list[Member], packs: Packs | None) -> None:
-        folds = [m for m in members if _folds(m, self.kernel)]
+        folds = [m for m in members if is_fold(m, self.kernel)]
         looped = [m for m in members if not m.per_row]
         accumulators = {}
         for member in folds:
@@ -180,12 +182,7 @@ class Emitter(Interface):
         if looped and self.kernel.inner and packs is not None:
             self._stage_of_packs(top, looped, accumulators, packs)
         elif looped and self.kernel.inner:
-            inner = Scope(top.indent + len(self.kernel.inner), None)
-            self._elements(inner, top, looped, accumulators)
-            self._open_loops(top, folds, accumulators)
-            top.lines += inner.lines
-            for depth in reversed(range(len(self.kernel.inner))):
-                top.lines.append("    " * (top.indent + depth) + "}")
+            self.loops(top, looped, accumulators)
         elif looped:
             self._elements(top, top, looped, accumulators)
         if self.kernel.inner:  # what was named in the loop is gone with it
@@ -222,13 +219,17 @@ class Emitter(Interface):
         """One step of the innermost loop: every member's value, folded or written."""
         names = self.name_indices(scope, top, members)
         values = [m.value for m in members]
-        statements = Statements(scope, values, names, self.name, self.read)
+        statements = self.statements(scope, values, names, self.name, self.read)
+        self.before_elements(scope, statements)
         for member in members:
             if member in accumulators:
-                self._accumulate(scope, statements, member, accumulators[member])
+                self.accumulate(scope, statements, member, accumulators[member])
                 continue
             text = statements.text(member.value)
             self.keep(scope, statements, member, text)
+
+    def before_elements(self, scope: Scope, statements: Statements) -> None:
+        """What an element begins with."""
 
     def keep(self, scope: Scope, statements: Statements, member: Member, text: str) -> None:
         """A map's value: a register for the members behind it, and memory where somebody else reads it."""
@@ -306,7 +307,7 @@ class Emitter(Interface):
         fits = end is not None and end.is_Integer and end < 2**31 and divisor.is_Integer
         return {value: f"static_cast<int>({value})"} if fits and self.kernel.layout == ROW else {}
 
-    def _accumulate(self, scope: Scope, statements: Statements, member: Member, name: str) -> None:
+    def accumulate(self, scope: Scope, statements: Statements, member: Member, name: str) -> None:
         definition, expr = member.definition, member.value
         guard = ""
         if expr.op == "only_if":
@@ -368,7 +369,7 @@ class Emitter(Interface):
         if not members:
             return
         names = self.name_indices(top, top, members)
-        statements = Statements(top, [m.value for m in members], names, self.name, self.read)
+        statements = self.statements(top, [m.value for m in members], names, self.name, self.read)
         for member in members:
             text = statements.text(member.value)
             out = member.definition.outs[0]
@@ -423,23 +424,29 @@ class Emitter(Interface):
         length = self.partition.program.estimate(self.kernel.length)
         return 256 if self.kernel.scan is not None else 1024 if length >= 16384 else 512 if length >= 4096 else 256
 
-    def _open_loops(self, top: Scope, folds: list[Member], accumulators) -> None:
+    def loops(self, top: Scope, looped: list[Member], accumulators: dict[Member, str]) -> None:
+        """The folding loops around the members that they compute."""
+        inner = Scope(top.indent + len(self.kernel.inner), None)
+        self._elements(inner, top, looped, accumulators)
+        self._open_loops(top)
+        top.lines += inner.lines
+        for depth in reversed(range(len(self.kernel.inner))):
+            top.lines.append("    " * (top.indent + depth) + "}")
+
+    def _open_loops(self, top: Scope) -> None:
         kernel = self.kernel
         for depth, (variable, end) in enumerate(kernel.inner):
             indent = "    " * (top.indent + depth)
             text = index_text(end)
-            if self.device == "cuda" and kernel.layout == ROW:
+            if kernel.layout == ROW:
                 width = 32 if self.is_short else self.threads_of_row
                 top.lines.append(f"{indent}#pragma unroll 4")
                 top.lines.append(
                     f"{indent}for ({self.wide} {variable} = threadIdx.x; {variable} < {text}; {variable} += {width}) {{"
                 )
                 continue
-            sums = [accumulators[m] for m in folds if m.definition.kind == "sum"]
             innermost = depth == len(kernel.inner) - 1
-            if self.device == "cpu" and innermost and sums and len(sums) == len(folds) and kernel.layout == ROW:
-                top.lines.append(f"{indent}#pragma omp simd reduction(+ : {', '.join(sums)})")
-            if self.device == "cuda" and innermost and self.partition.program.estimate(end) > SMALL_WINDOW:
+            if innermost and self.partition.program.estimate(end) > SMALL_WINDOW:
                 ahead = 4 if self.is_split else 8
                 top.lines.append(f"{indent}#pragma unroll {ahead}")  # loads in flight
             first, step = (
@@ -456,5 +463,5 @@ def _of_members(members: list[Member], packed) -> list[Index]:
     return [*(arg for expr in read for arg in expr.args if isinstance(arg, sympy.Expr)), *written]
 
 
-def _folds(member: Member, kernel: Kernel) -> bool:
+def is_fold(member: Member, kernel: Kernel) -> bool:
     return bool(member.definition.reduced) and member.definition is not kernel.scan

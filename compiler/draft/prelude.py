@@ -9,12 +9,7 @@ from .cuda import QUALIFIERS, pieces, whole
 
 CUDA_INCLUDES = "#include <math.h>\n#include <stdint.h>\n"
 CUDA_HALVES = {"__nv_bfloat16": "#include <cuda_bf16.h>\n", "__half": "#include <cuda_fp16.h>\n"}
-CPP_INCLUDES = "#include <cmath>\n#include <cstdint>\n#include <cstring>\n"
-CPP_OPTIONS = """\
-// No one looks at floating-point exceptions, and choices are vectorised only where none can be raised.
-#pragma GCC optimize("no-trapping-math")
-"""
-
+CPP_INCLUDES = "#include <cmath>\n#include <cstdint>\n#include <cstring>\n#include <type_traits>\n"
 _ROUND = {
     "int8": "static_cast<int8_t>", "uint8": "static_cast<uint8_t>", "int16": "static_cast<int16_t>",
 }  # fmt: skip
@@ -35,9 +30,16 @@ def prelude(device: str, body: str) -> str:
                 f"template <typename T>\n{QUALIFIERS[device]} int32_t round_to_{name}(T value) {{ return {cast}(value); }}\n"
             )
     small = [name for name in SMALL if re.search(rf"\b{name}\b", body)]
+    if not on_a_gpu and "Place" in small:  # a block's extreme says whether its places are looked at
+        small = [*small, *(name for name in SMALL[:2] if name not in small)]
+        small.sort(key=SMALL.index)
     found += [piece["quotient"]] if on_a_gpu and "Moments" in small else []
     exp, divided = ("exp", "quotient(apart, count)") if on_a_gpu else ("std::exp", "apart / count")
-    found += [piece[name].replace("EXP", exp).replace("QUOTIENT_OF_COUNT", divided) for name in small]
+    found += [piece["fold_in_lanes"]] if not on_a_gpu and ("Moments" in small or "fold_in_lanes" in body) else []
+    for name in small:
+        more = piece.get(f"{name}.{device}", "")
+        found.append(piece[name].replace("EXP", exp).replace("QUOTIENT_OF_COUNT", divided) + more)
+    found += [piece["in_strips"]] if "in_strips" in body else []
     if on_a_gpu and re.search(r"\b(warp_fold|block_fold|cluster_fold|group_fold)\b", body):
         found += [piece["across"], *(piece[f"across.{name}"] for name in small if f"across.{name}" in piece)]
         found.append(piece["warp_fold"])
@@ -66,6 +68,7 @@ def prelude(device: str, body: str) -> str:
     if "convolve_planes" in products:
         multiply = "multiply_planes(float (&d)[64], LinesOfPlane left, LinesOfPlane right, int adds = 1)"
         found.append(with_wgmma("planes.cuh", multiply))
+    found += [whole("cpu_products.h")] if "multiply_panels" in body else []
     if "cluster_fold" in body:
         found.append(whole("clusters.cuh"))
     if "group_fold" in body:
@@ -75,7 +78,7 @@ def prelude(device: str, body: str) -> str:
     if "Recurrence" in body:
         found.append(recurrences.prelude(device))
     includes = "".join(include for word, include in CUDA_HALVES.items() if word in body + "".join(found))
-    return (includes + CUDA_INCLUDES if on_a_gpu else CPP_INCLUDES + "\n" + CPP_OPTIONS) + "".join(
+    return (includes + CUDA_INCLUDES if on_a_gpu else CPP_INCLUDES + "\n" + whole("vector_math.h")) + "".join(
         "\n" + text for text in found
     )
 

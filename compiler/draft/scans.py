@@ -53,7 +53,7 @@ class _Scan:
     def _statements(self, scope: Scope, members: list[Member]) -> Statements:
         emitter = self.emitter
         names = emitter.name_indices(scope, self.top, members)
-        return Statements(scope, [m.value for m in members], names, emitter.name, emitter.read)
+        return emitter.statements(scope, [m.value for m in members], names, emitter.name, emitter.read)
 
     def _behind(self, scope: Scope) -> None:
         """What is made of `scanned`."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import sympy
-
 from .convolving import PlanesEmitter
+from .cpp import CppEmitter
 from .emit import SPLIT, Emitter
 from .half_tiles import HalvesEmitter
-from .index import FloorDiv, Modulo, index_is_divided
+from .index import index_is_divided
 from .packing import PACK_BYTES
 from .partition import PLANES, ROW, STEPS, TILE, Kernel, Partition
 from .prelude import prelude
@@ -60,8 +59,11 @@ def native(kernel: Kernel, partition: Partition, device: str) -> Native:
     if kernel.layout == TILE:
         tiles = _tile_emitter(kernel, partition, device)
         return Native(kernel.name, tiles.arguments(), _tiles(kernel, tiles, summary), summary, [])
+    if device == "cpu":
+        cpp = CppEmitter(kernel, partition, device)
+        return Native(kernel.name, cpp.arguments(), cpp.text(summary), summary, [name for name, _ in cpp.scalars()])
     emitter = Emitter(kernel, partition, device)
-    text = _cuda(kernel, emitter, summary) if device == "cuda" else _cpp(kernel, emitter, summary)
+    text = _cuda(kernel, emitter, summary)
     scalars = [name for name, _ in emitter.scalars()]
     meeting = emitter.resident.meeting if emitter.resident is not None else ""
     arguments = [*emitter.arguments(), *([meeting] if meeting else [])]
@@ -98,66 +100,6 @@ def _tiles(kernel: Kernel, tiles: TileEmitter, summary: str) -> str:
             "",
         ]
     )
-
-
-LINES = 64
-"""Fewer of them would keep threads idle."""
-LINE = 16
-"""Neighbours from which a loop of elements is two: a quotient and a remainder for each of them would keep it from being vectorised."""
-
-
-def _cpp_lines(kernel: Kernel, emitter: Emitter) -> list[str] | None:
-    """The body of a kernel of elements as a loop over lines and one over a line's elements; None where its indices divide by no line."""
-    row, last = kernel.row, kernel.ranges[-1] if kernel.ranges else sympy.S.One
-    if kernel.inner or kernel.scan is not None or kernel.layout == ROW or not last.is_Integer or last < LINE:
-        return None
-    atoms = {atom for index in emitter.indices() for atom in index.atoms(FloorDiv, Modulo) if atom.args[0] == row}
-    lines, estimate = kernel.rows / last, emitter.partition.program.estimate
-    if (
-        not atoms
-        or estimate(kernel.rows) // int(last) < LINES
-        or any(sympy.Mod(atom.args[1], last) != 0 for atom in atoms)
-    ):
-        return None
-    line, item = emitter.name("line"), emitter.name("item")
-    named = []
-    for atom in sorted(atoms, key=str):
-        if atom == Modulo(row, last):
-            emitter.row_names[atom] = item
-        elif isinstance(atom, FloorDiv):
-            name = emitter.name("i")
-            lines_each = sympy.expand(atom.args[1] / last)
-            quotient = f"{line} / ({index_text(lines_each)})" if lines_each != 1 else line
-            named.append(f"        const int64_t {name} = {quotient};")
-            emitter.row_names[atom] = name
-    return [
-        f"    for (int64_t {line} = 0; {line} < {index_text(sympy.expand(lines))}; ++{line}) {{",
-        *named,
-        f"        for (int64_t {item} = 0; {item} < {index_text(last)}; ++{item}) {{",
-        f"            const int64_t {kernel.row_name} = {line} * {index_text(last)} + {item};",
-        *emitter.body(3),
-        "        }",
-    ]
-
-
-def _cpp(kernel: Kernel, emitter: Emitter, summary: str) -> str:
-    loops = _cpp_lines(kernel, emitter) or [
-        f"    for (int64_t {kernel.row_name} = 0; {kernel.row_name} < {index_text(kernel.rows)}; ++{kernel.row_name}) {{",
-        *emitter.body(2),
-    ]
-    work = index_text(kernel.rows * kernel.length)
-    return "\n".join(
-        [
-            f"// {summary}",
-            f'extern "C" void {kernel.name}(',
-            f"    {', '.join(emitter.parameters(restricted=True))}) {{",
-            f"#pragma omp parallel for if (({work}) > 32768)",
-            *loops,
-            "    }",
-            "}",
-            "",
-        ]
-    )  # fmt: skip
 
 
 def _cuda(kernel: Kernel, emitter: Emitter, summary: str) -> str:

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from .emit import Emitter
-from .expressions import Expr, loads_of
+from .expressions import Expr, loads_of, symbols_of
 from .index import FloorDiv, Index, Modulo, divisions_in, index_is_divided
 from .interface import indices_of
 from .partition import Kernel, Partition
@@ -24,8 +24,6 @@ BUSY_BLOCKS = 100
 FEW_STEPS = 64
 """Up to which a product's time is that of its results' stores: two blocks of half a tile then do better than one, each storing while
 the other multiplies."""
-CHUNK = 256
-"""Products that the CPU adds up in float before they go to double."""
 
 
 class TileEmitter(Emitter):
@@ -85,13 +83,13 @@ class TileEmitter(Emitter):
         return (down, across) if busy else (64, 64)
 
     def value(self, expr: Expr, indent: int, guard: str, target: str) -> list[str]:
-        """Lines that set `target` to the expression where `guard` holds."""
+        """Lines that set `target` to the expression where `guard` holds, everywhere where it is empty."""
         scope, names = self.scope(expr, indent + 1)
-        statements = Statements(scope, [expr], names, self.name, self.read)
+        statements = self.statements(scope, [expr], names, self.name, self.read)
         text = _bare(statements.text(expr))
         scope.line(f"{target} = {text};")
         pad = "    " * indent
-        return [f"{pad}if ({guard}) {{", *scope.lines, f"{pad}}}"]
+        return [f"{pad}if ({guard}) {{" if guard else f"{pad}{{", *scope.lines, f"{pad}}}"]
 
     def scope(self, expr: Expr, indent: int) -> tuple[Scope, dict[Index, str]]:
         """Lines that name the quotients and remainders in the expression's indices, and those names."""
@@ -100,7 +98,11 @@ class TileEmitter(Emitter):
 
     def along_k(self, expr: Expr) -> bool:
         """Whether neighbours in memory differ in k."""
-        return any(load.op == "load" and load.args[1].coeff(self.step) == 1 for load in loads_of([expr]))
+        return self.runs_along(expr, self.step)
+
+    @staticmethod
+    def runs_along(expr: Expr, variable: Index) -> bool:
+        return any(load.op == "load" and load.args[1].coeff(variable) == 1 for load in loads_of([expr]))
 
     def store_text(self, indent: int, text: str) -> list[str]:
         out = self.member.definition.outs[0]
@@ -235,42 +237,28 @@ class TileEmitter(Emitter):
         return [line.format(out=out.name, bytes=bytes)] if self.tiling.sparse else []
 
     def cpp(self) -> list[str]:
-        """Rows of results in parallel, a few columns of a row at a time."""
+        """The call of cpu_products.h, with lambdas that say what an operand's element is and where a sum goes."""
         batch, m, n, k = self.names
         batches, rows, columns, depth = self.ends
-        left, right = self.sides
-        width = 64
-        return [
-            *self._zeros("    memset({out}, 0, {bytes});"),
-            "#pragma omp parallel for collapse(2)",
-            f"    for (int64_t {batch} = 0; {batch} < {batches}; ++{batch}) {{",
-            f"        for (int64_t {m} = 0; {m} < {rows}; ++{m}) {{",
-            f"            for (int64_t first = 0; first < {columns}; first += {width}) {{",
-            f"                const int64_t end = first + {width} < {columns} ? first + {width} : {columns};",
-            f"                double sums[{width}] = {{}};",
-            f"                for (int64_t start = 0; start < {depth}; start += {CHUNK}) {{",
-            f"                    const int64_t stop = start + {CHUNK} < {depth} ? start + {CHUNK} : {depth};",
-            f"                    float part[{width}] = {{}};",
-            f"                    for (int64_t {k} = start; {k} < stop; ++{k}) {{",
-            "                        float down = 0.0f;",
-            *self.value(left, 6, "true", "down"),
-            f"                        for (int64_t {n} = first; {n} < end; ++{n}) {{",
-            "                            float across = 0.0f;",
-            *self.value(right, 7, "true", "across"),
-            f"                            part[{n} - first] += down * across;",
-            "                        }",
-            "                    }",
-            "                    for (int64_t at = 0; at < end - first; ++at) {",
-            "                        sums[at] += part[at];",
-            "                    }",
-            "                }",
-            f"                for (int64_t {n} = first; {n} < end; ++{n}) {{",
-            *self.store_text(5, f"static_cast<float>(sums[{n} - first])"),
-            "                }",
-            "            }",
-            "        }",
-            "    }",
-        ]
+        _, m_at, n_at, k_at = (variable for variable, _ in self.kernel.inner)
+        given = lambda *names: ", ".join(f"[[maybe_unused]] int64_t {name}" for name in names)  # noqa: E731
+        head: list[str] = []
+        if m_at in symbols_of(self.sides[1]) or n_at in symbols_of(
+            self.sides[0]
+        ):  # in groups: every row is a product of its own
+            apart = self.name("row")
+            head = [f"    [[maybe_unused]] const int64_t {batch} = {apart} / ({rows}), {m} = {apart} % ({rows});"]
+            batches, rows, first = f"({batches}) * ({rows})", "1", (apart, "")
+        else:
+            first = (batch, m)
+        lambdas = []
+        for value, names in zip(self.sides, ((*first, k), (first[0], k, n)), strict=True):
+            lines = ["    float value;", *self.value(value, 1, "", "value"), "    return value;"]
+            lambdas += [f"[=]({given(*names)}) {{", *head, *lines, "},"]
+        lambdas += [f"[=]({given(*first, n)}, float sum) {{", *head, *self.store_text(1, "sum"), "});"]
+        along = ", ".join(str(self.runs_along(value, k_at)).lower() for value in self.sides)
+        call = f"multiply_panels<{along}>({batches}, {rows}, {columns}, {depth},"
+        return [*self._zeros("    memset({out}, 0, {bytes});"), *indent_lines([call, *indent_lines(lambdas)])]
 
 
 class Operand:

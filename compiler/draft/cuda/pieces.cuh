@@ -295,3 +295,104 @@ constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
 #else
 constexpr int kArchitectures[] = {900};
 #endif
+//: maximum.cpu
+#pragma omp declare reduction(maximum : float, double, int32_t, int64_t : omp_out = maximum(omp_out, omp_in)) initializer(omp_priv = omp_orig)
+//: minimum.cpu
+#pragma omp declare reduction(minimum : float, double, int32_t, int64_t : omp_out = minimum(omp_out, omp_in)) initializer(omp_priv = omp_orig)
+//: Place.cpu
+
+// The same for a block of elements from place `first` on: where none is larger than what was seen, no place is looked at.
+template <typename T>
+DEVICE Place<T> larger_of(Place<T> seen, const T* values, int64_t count, int64_t first) {
+    T most = values[0];
+#pragma omp simd reduction(maximum : most)
+    for (int64_t at = 0; at < count; ++at) {
+        most = maximum(most, values[at]);
+    }
+    for (int64_t at = 0; at < count && !(most <= seen.value) && seen.value == seen.value; ++at) {
+        seen = values[at] == most || values[at] != values[at] ? Place<T>{values[at], first + at} : seen;
+    }
+    return seen;
+}
+
+template <typename T>
+DEVICE Place<T> smaller_of(Place<T> seen, const T* values, int64_t count, int64_t first) {
+    T least = values[0];
+#pragma omp simd reduction(minimum : least)
+    for (int64_t at = 0; at < count; ++at) {
+        least = minimum(least, values[at]);
+    }
+    for (int64_t at = 0; at < count && !(least >= seen.value) && seen.value == seen.value; ++at) {
+        seen = values[at] == least || values[at] != values[at] ? Place<T>{values[at], first + at} : seen;
+    }
+    return seen;
+}
+//: Moments.cpu
+
+// Of a block: its mean, squares from there, and by how much the mean was rounded.
+template <typename T>
+DEVICE Moments<double> moments_of(const T* values, int64_t count) {
+    const auto add = [](T a, T b) { return a + b; };
+    const T mean = fold_in_lanes<T>(count, T(0), [&](int64_t at) { return values[at]; }, add) / static_cast<T>(count);
+    const auto square = [&](int64_t at) { return (values[at] - mean) * (values[at] - mean); };
+    const T squares = fold_in_lanes<T>(count, T(0), square, add), apart = fold_in_lanes<T>(count, T(0), [&](int64_t at) { return values[at] - mean; }, add);
+    const double number = static_cast<double>(count), rest = apart / number;
+    return {mean + rest, squares - rest * rest * number, number};
+}
+//: Shifted.cpu
+
+// Of a block; a NaN stays one.
+template <typename T>
+DEVICE Shifted<T> shifted_of(const T* values, int64_t count) {
+    T highest = -INFINITY, total = T(0);
+#pragma omp simd reduction(max : highest)
+    for (int64_t at = 0; at < count; ++at) {
+        highest = values[at] > highest ? values[at] : highest;
+    }
+    const T from = highest - highest == T(0) ? highest : T(0);
+#pragma omp simd reduction(+ : total)
+    for (int64_t at = 0; at < count; ++at) {
+        total += exponential(values[at] - from);
+    }
+    return {total == total ? highest : T(0), total};
+}
+//: fold_in_lanes
+// What `value` says of 0 to count - 1, in 32 lanes: four vectors or more do not wait for each other.
+template <typename T, typename Value, typename Join>
+static inline T fold_in_lanes(int64_t count, T start, Value value, Join join) {
+    constexpr int kLanes = 32;
+    T lanes[kLanes];
+    for (auto& one : lanes) {
+        one = start;
+    }
+    int64_t at = 0;
+    for (; at + kLanes <= count; at += kLanes) {
+#pragma omp simd
+        for (int lane = 0; lane < kLanes; ++lane) {
+            lanes[lane] = join(lanes[lane], value(at + lane));
+        }
+    }
+    const int left = static_cast<int>(count - at);
+#pragma omp simd
+    for (int lane = 0; lane < left; ++lane) {
+        lanes[lane] = join(lanes[lane], value(at + lane));
+    }
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+#pragma omp simd
+        for (int lane = 0; lane < half; ++lane) {
+            lanes[lane] = join(lanes[lane], lanes[lane + half]);
+        }
+    }
+    return lanes[0];
+}
+//: in_strips
+// body(first, count) over [begin, end): sixteen at a time, a number known to the compiler, then what is left.
+template <typename Body>
+static inline void in_strips(int64_t begin, int64_t end, Body body) {
+    for (; end - begin >= 16; begin += 16) {
+        body(begin, std::integral_constant<int, 16>{});
+    }
+    if (begin < end) {
+        body(begin, static_cast<int>(end - begin));
+    }
+}

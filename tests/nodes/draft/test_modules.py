@@ -35,6 +35,14 @@ MODULES = {
         "values, places = x.max(dim=1)\nreturn values, places, x.argmin(dim=2), x.min(dim=0).values",
         "[torch.randint(0, 4, (4, 6, 33)).float()]",
     ),
+    "places and moments in long rows": problem(
+        "return x.argmax(dim=1), x.argmin(dim=1), x.std(dim=1), torch.logsumexp(x, dim=1), F.layer_norm(x, (2500,)).sum(dim=1)",
+        "[torch.randint(-9, 9, (3, 2500)).float()]",
+    ),
+    "windows at the edges": problem(
+        "return F.avg_pool1d(x, 5, 1, 2), F.max_pool1d(x, 3, 2, 1), F.conv1d(x, y, padding=3, groups=4)",
+        "[torch.randn(2, 4, 75), torch.randn(4, 1, 4)]",
+    ),
     "softmax of channels": problem("return F.softmax(x, dim=1) + torch.logsumexp(x, dim=(2, 3), keepdim=True)", f"[{IMAGE}]"),
     "softmax of long rows": problem("return torch.softmax(x, dim=1)", "[torch.randn(2, 17001) * 3]"),
     "layer norm": problem("return self.norm(x)", "[torch.randn(3, 4, 33) * 2 + 5]", "self.norm = nn.LayerNorm((4, 33))"),
@@ -141,6 +149,21 @@ def test_odd_values_come_out_as_from_eager(tmp_path):
     for values in (0.0, float("nan"), float("inf"), -float("inf")):
         (x,) = pair.inputs(0)
         x[1, 5], x[2, :] = values, values
+        pair.check(0, [x])
+
+
+def test_odd_values_in_long_rows_come_out_as_from_eager(tmp_path):
+    """Blocks of a row are joined: one that is nothing but infinities, NaN in the last."""
+    pair = Pair(
+        problem(
+            "return torch.logsumexp(x, dim=1), x.argmax(dim=1), x.argmin(dim=1), x.softmax(dim=1)",
+            "[torch.randn(5, 2100)]",
+        ),
+        tmp_path,
+    )
+    for values in (float("nan"), float("inf"), -float("inf")):
+        (x,) = pair.inputs(0)
+        x[0, :1100], x[1, 2090:], x[2, 3], x[3, 3], x[3, 2000] = values, values, values, values, values
         pair.check(0, [x])
 
 
