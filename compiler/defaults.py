@@ -254,6 +254,8 @@ def _cpu_versions(programs, dtype: str, workloads: list[Workload]) -> Iterator[S
 
 def _cpu_plan(kernel: PackedKernel, width: int) -> KernelPlan:
     members = kernel.origins
+    if isinstance(kernel, ProductKernel):
+        return KernelPlan(members=members, sketch=Tiles())
     if isinstance(kernel, StreamKernel):
         return KernelPlan(members=members, sketch=Stream(vector=width))
     if isinstance(kernel, StepsKernel):

@@ -116,19 +116,23 @@ def apart_from_factor(side: Expr, step: Index) -> tuple[Expr, Expr | None, int] 
     return plain[0], factor, stages
 
 
-def products_of(program: SelectedProgram, outputs: set[Buffer], apart: bool = False) -> list[ProductKernel]:
+def products_of(
+    program: SelectedProgram, outputs: set[Buffer], apart: bool = False, on_a_gpu: bool = True
+) -> list[ProductKernel]:
     """Kernels of the form above; their definitions are taken out of the program. `apart`: what other kernels make more of is handed on in memory."""
     found = []
     for definition in [d for d in program.definitions if d.is_product and d.type == "float"]:
-        kernel = _kernel(program, definition, outputs) if definition in program.definitions else None
+        kernel = _kernel(program, definition, outputs, on_a_gpu) if definition in program.definitions else None
         if kernel is None and apart and definition in program.definitions:
-            kernel = _kernel(program, definition, outputs, apart=True)
+            kernel = _kernel(program, definition, outputs, on_a_gpu, apart=True)
         if kernel is not None:
             found.append(program.take(kernel))
     return found
 
 
-def _kernel(program, first: Definition, outputs: set[Buffer], apart: bool = False) -> ProductKernel | None:
+def _kernel(
+    program, first: Definition, outputs: set[Buffer], on_a_gpu: bool, apart: bool = False
+) -> ProductKernel | None:
     depth = first.ranges[-1]
     if depth.is_Integer and depth <= SHORT:
         return None
@@ -184,6 +188,8 @@ def _kernel(program, first: Definition, outputs: set[Buffer], apart: bool = Fals
             return None
         kernel.members.append(member)
         kernel.stores.append(member)
+    if not on_a_gpu:
+        return kernel if kernel.stores and len(products) == 1 else None
     if len(products) == 1:
         _take_factors(program, kernel)
     alike = len({tuple(map(kernel.along, pair)) for pair in kernel.sides}) == 1

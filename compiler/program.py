@@ -335,6 +335,7 @@ def _lowered(
     lowered.repeats = how == "repeated"
     lowered.in_memory = how in (*THROUGH_MEMORY, MIXED)
     lowered.in_scratch = how in (APART, COPIED, MIXED)
+    lowered.multiplies = short_fold != SHORT_FOLD
     lowered.reserve([*(RESERVED - OURS), *(a.name for a in spec.arguments), *spec.axes, *map(str, hints)])
     inputs, values = {}, {}
     for tensor in spec.inputs:
@@ -430,7 +431,7 @@ def _lowered(
     ratios = [symbol for symbol, (_, by) in symbols.items() if isinstance(by, str)]
     streams = streams_of(lowered, set(outputs.values()), ratios)
     loops = steps_of(lowered, set(outputs.values()))
-    tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch) if short_fold == SHORT_FOLD else []
+    tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch, short_fold == SHORT_FOLD)
     apart = [*(side for tile in tiles for side in tile.read), *(m.value for loop in loops for m in loop.members)]
     read = {load.args[0] for load in loads_of(apart)}
     phases = phases_alone(lowered, now) if how == MIXED else {}

@@ -207,6 +207,8 @@ class SelectedProgram(Program):
 
         return [self.formula(source.shape[:last], dtypes[0], of_columns, self.operator or source.origin)]
 
+    multiplies = False
+    """Whether a phase can be a product of matrices, as on a CPU."""
     repeats = False
     """Whether every thread takes the reductions itself that go over little beside what the kernel reads at all."""
 

@@ -25,6 +25,8 @@ def phases_of(
         raise NoDraft(f"no phase does this: {', '.join(sorted(other))}")
     first = next((d for d in definitions if d.kind != "map"), definitions[0])
     most = min(first.reduced, default=max(0, len(first.ranges) - 1))
+    products = [d for d in definitions if d.is_product] if program.multiplies else []
+    most = min([most, *(min(d.reduced) - 2 for d in products)])
 
     def placed(lead: Sequence[Index], repeats: bool = False) -> PhasesKernel | None:
         return place_phases(program, definitions, outputs, inout, lead, repeats)
@@ -33,6 +35,8 @@ def phases_of(
     found = next((one for lead in leads if (product(lead) == 1) == (not lead) and (one := placed(lead))), None)
     if found is None:
         raise NoDraft("a tensor is changed in place, and a phase would read what another one has written")
+    if products:
+        return found
     units, work = (int(index.subs(sizes)) for index in (found.units, found.work))
     launches = len(definitions) * LAUNCH_S + work / ELEMENTS_A_SECOND
     if units >= BUSY_UNITS or found.holds_little or work / units / BLOCK_ELEMENTS_A_SECOND <= launches:

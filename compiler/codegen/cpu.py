@@ -10,6 +10,7 @@ import re
 import sympy
 import torch
 
+from compiler.codegen.firsts import FirstGroup, first_groups
 from compiler.codegen.kernels import KernelFunction, last_write, row_stores, signature
 from compiler.codegen.levels import hoist, hoist_replaced, parts_of, run_pass
 from compiler.codegen.passes import find_recomputed
@@ -294,8 +295,15 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
     top = Scope(2)
     hoist_replaced(text, roots, stores, top)
     stages = range(max(final, last_fold + 1) + 1)
+    selected = [group for group in first_groups(text, folds) if group.best[0].definition.kind == "max"]
+    keyed = {group.best[0]: group for group in selected}
+    found_so = {member for group in selected for member in group.members}
     passes = {
-        s: [*(text.value(m) for m in folds if m.stage == s), *(w.value for w in full if s == final)] for s in stages
+        s: [
+            *(text.value(m) for m in folds if m.stage == s and (m in keyed or m not in found_so)),
+            *(w.value for w in full if s == final),
+        ]
+        for s in stages
     }
     again = find_recomputed(text, passes)
     holds = {id(expr): text.fresh("held") for found in again.values() for expr in found}
@@ -303,14 +311,19 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
     for stage in stages:
         keep = [(expr, f"{holds[id(expr)]}[{place}]") for expr in again.get(stage, [])]
         kept = {id(expr): f"{holds[id(expr)]}[{place}]" for at, found in again.items() if at < stage for expr in found}
-        here = [m for m in folds if m.stage == stage]
+        here = [m for m in folds if m.stage == stage and m not in found_so]
+        firsts = [m for m in keyed if m.stage == stage]
         written = full if stage == final else []
-        if here:
-            hoist(text, [text.value(m) for m in here], 0, top, {})
+        for one in firsts:
+            name_ = text.fold_names[one] = text.fresh("firsts")
+            holds[id(one)] = name_
+            text.keys[one] = f"{name_}[{place}] = "
+        if here or firsts:
+            hoist(text, [text.value(m) for m in [*here, *firsts]], 0, top, {})
             totals, parts = _names(text, here, "_lanes"), _names(text, here, "_part")
             text.fold_names |= parts
             top.lines += indent(text.accumulators(totals), 2)
-            made = run_pass(text, top, here, [], array=True, kept=kept, keep=keep).lines(0)
+            made = run_pass(text, top, [*here, *firsts], [], array=True, kept=kept, keep=keep).lines(0)
             step = BLOCK * (1 if text.width > 1 else STRIP)
             joined = [line for m in here for line in text.add(m, totals[m], parts[m])]
             whole = end if text.width > 1 else f"({end}) / {STRIP} * {STRIP}"
@@ -338,6 +351,8 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
                 text.fold_names[member] = held
                 type = text.fold_type(member)
                 top.line(f"const {type} {held} = join_lanes({totals[member]}, {text.join(member)});")
+            for one in firsts:
+                print_firsts(text, top, keyed[one], index_text(kernel.length))
         if written:
             hoist(text, [s.value for s in written], 0, top, {})
             top.lines += indent(text.over_packs(run_pass(text, top, [], written, kept=kept).lines(0), "0", end), 2)
@@ -353,6 +368,19 @@ def rows_function(program: KernelProgram, kernel: PackedKernel, name: str) -> Ke
         "    }",
     ]
     return make_function(text, kernel, name, lines, parameters, arguments)
+
+
+def print_firsts(text: CpuText, top: Scope, group: FirstGroup, length: str) -> None:
+    """All rounds of a selection by one search among the elements that a pass has left."""
+    found, places = text.fresh("first_values"), text.fresh("first_places")
+    count = len(group.places)
+    top.line(f"float {found}[{count}];")
+    top.line(f"int64_t {places}[{count}];")
+    top.line(f"row_firsts({text.fold_names[group.best[0]]}, {length}, {found}, {places});")
+    for members, of in ((group.best, found), (group.places, places)):
+        for rank, member in enumerate(members):
+            text.fold_names[member] = text.fresh(f"{member.definition.origin}_{member.definition.kind}")
+            top.line(f"[[maybe_unused]] const {text.fold_type(member)} {text.fold_names[member]} = {of}[{rank}];")
 
 
 def elements_function(program: KernelProgram, kernel: PackedKernel, name: str) -> KernelFunction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sympy
 
 from compiler.codegen.cpu import CpuText
+from compiler.codegen.cpu_products import matrices_of, multiply_lines
 from compiler.codegen.kernels import KernelFunction, Launch, in_axes, signature
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
@@ -221,6 +222,14 @@ def _call(text: Text, phase: Phase) -> list[str]:
         given = outer if phase.sum is None else f"{outer}, double {phase.sum}"
         parts = [_lambda(given, first, rank), element, _lambda(f"{outer}, {type} {made}", [put], "")]
         return _ended(f"phase_{'reach' if kind == REACH else falling}({ends}, ", parts)
+    if (
+        isinstance(text, CpuText)
+        and kind == "sum"
+        and (found := matrices_of(phase, text.program.lowered.ranges, text.fresh))
+    ):
+        sides, loops, sizes, outer = found
+        goes = [f"const int64_t {phase.outer} = {index_text(outer)};", *_kept(text, phase, made)]
+        return multiply_lines(text, sides, loops, sizes, made, goes)
     fold = SCANS.get(kind, kind)
     long = not phase.inner_end.is_Integer or phase.inner_end > SHORT_SCAN
     wide = isinstance(text, CpuText) and kind in SCANS and fold in ("sum", "prod") and type == "float" and long

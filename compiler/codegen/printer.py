@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sympy
+
 from compiler.codegen.text import Text, Window, _factor
 from compiler.codegen.windows import sought_of
 from compiler.draft.expressions import Expr, loads_of
+from compiler.draft.index import FloorDiv, Index
 from compiler.draft.partition import ROW
 from compiler.draft.printing import INFIX, Scope, Statements, _bare
 from compiler.draft.tensors import Buffer
@@ -30,6 +33,11 @@ class Printer(Statements):
             member = expr.args[0]
             name = of.fold_names[member]
             return name if of.kernel.layout == ROW else f"{name}[{of.lane_name}]"
+        if (
+            expr.op == "eq" and not of.on_a_gpu and (part := _is_part(expr))
+        ):  # g++ puts no division by a size in vectors
+            place, begin, end = map(self.index, part)
+            return f"({place} >= {begin} && {place} < {end})"
         if expr.op == "pick" and (picked := of.picked(expr.args[1:], self.text(expr.args[0], scope))):
             return picked
         if expr.op == "masked" and self._in_registers(expr):
@@ -110,6 +118,18 @@ class Printer(Statements):
         if op in ("floor_quotient", "floor_remainder"):
             return f"{op}<{expr.type}>({_bare(parts[0])}, {_bare(parts[1])})"
         return self.of.operation(expr, parts) or super()._operation(expr, parts)
+
+
+def _is_part(expr: Expr) -> tuple[Index, Index, Index] | None:
+    """(place, begin, end) of a comparison that asks whether a place lies in a part of so many elements, the parts counted by a number."""
+    left, right = expr.args
+    if left.op != "index" or right.op not in ("index", "const") or not right.type.startswith("int"):
+        return None
+    quotient, number = left.args[0], sympy.Integer(right.args[0]) if right.op == "const" else right.args[0]
+    if not isinstance(quotient, FloorDiv) or not number.is_Integer or number < 0:
+        return None
+    place, size = quotient.args
+    return place, sympy.expand(number * size), sympy.expand((number + 1) * size)
 
 
 def print_lines(text: Text, expr: Expr, scope: Scope | None = None) -> tuple[list[str], str]:

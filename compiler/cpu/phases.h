@@ -14,8 +14,12 @@ inline T* kept_memory(int64_t count) {
     return whole.data();
 }
 
+// A phase of a single unit is shared by threads; within a region that has threads already, one does all of it.
+constexpr int64_t kSharedFrom = 65536;
+
 template <typename Body>
 inline void phase_map(int64_t outer, int64_t inner, Body body) {
+#pragma omp parallel for if (outer > 1 && outer * inner > kSharedFrom)
     for (int64_t line = 0; line < outer; ++line) {
 #pragma omp simd
         for (int64_t at = 0; at < inner; ++at) {
@@ -42,6 +46,7 @@ inline void phase_join(T* to, T value, Join join) { *to = join(*to, value); }
 template <typename T, typename Element, typename Put, typename Join>
 inline void phase_fold(int64_t kept, int64_t length, T identity, Element element, Put put, Join join) {
     constexpr int kLanes = 16;
+#pragma omp parallel for if (kept > 1 && kept * length > kSharedFrom)
     for (int64_t one = 0; one < kept; ++one) {
         T totals[kLanes];
         std::fill(totals, totals + kLanes, identity);

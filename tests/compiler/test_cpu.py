@@ -10,7 +10,7 @@ import subprocess
 import pytest
 import torch
 
-from compiler.codegen.cpu_host import PRELUDE
+from compiler.codegen.cpu_host import cpu_prelude
 from compiler.compile import source
 from harness.records import DeviceFacts
 from kernels import catalog
@@ -46,7 +46,7 @@ extern "C" void store_1__Float16(const float* from, uint16_t* to, int64_t n) { f
 
 def test_small_floats_are_torchs(tmp_path):
     """All of them as floats, and floats around all of them back, in packs and one by one: NaNs, infinities, subnormals, ties."""
-    text = BEFORE + PRELUDE.read_text() + ONE_BY_ONE
+    text = BEFORE + cpu_prelude() + ONE_BY_ONE
     for kind, lanes in itertools.product(KINDS, (8, 16)):
         step = f"for (int64_t i = 0; i < count; i += {lanes}) store_pack(to + i, load_pack<{lanes}>(from + i));"
         text += f'extern "C" void load_{lanes}_{kind}(const {kind}* from, float* to, int64_t count) {{ {step} }}\n'
@@ -134,7 +134,7 @@ def test_kernels_of_the_catalog_are_right_in_cpp(name, offset, words, tmp_path):
 
 
 def test_square_roots_go_in_vectors(tmp_path):
-    text = BEFORE + PRELUDE.read_text()
+    text = BEFORE + cpu_prelude()
     text += (
         'extern "C" void roots(float* x, int64_t count) { for (int64_t i = 0; i < count; ++i) x[i] = sqrtf(x[i]); }\n'
     )
@@ -144,6 +144,66 @@ def test_square_roots_go_in_vectors(tmp_path):
     assembly = (tmp_path / "roots.s").read_text()
     assert "sqrtps" in assembly or "fsqrt" in assembly
     assert "call" not in assembly.split("roots:")[1].split(".cfi_endproc")[0]
+
+
+FUNCTIONS = {
+    "exponential": (torch.exp, 1),
+    "tanhf": (torch.tanh, 4),
+    "erff": (torch.erf, 4),
+    "logf": (torch.log, 4),
+    "log1pf": (torch.log1p, 4),
+}
+"""Of the vectors, and how many units of the last place they may be off: 4 is what the C library says of its own."""
+
+
+def test_functions_in_vectors_are_as_exact_as_is_said(tmp_path):
+    text = BEFORE + cpu_prelude()
+    for name in FUNCTIONS:
+        step = f"#pragma omp simd\n    for (int64_t i = 0; i < count; ++i) to[i] = {name}(from[i]);"
+        text += f'extern "C" void many_{name}(const float* from, float* to, int64_t count) {{\n    {step}\n}}\n'
+    library = built(text, tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    given = torch.cat([torch.randn(4000, generator=generator) * by for by in (1e-3, 1, 10, 60)])
+    given = torch.cat(
+        [given, torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 88.7, 89.0, -87.4, -103.0, -104.5])]
+    )
+    for name, (function, most) in FUNCTIONS.items():
+        made, exact = torch.empty_like(given), function(given.double())
+        getattr(library, f"many_{name}")(
+            *(ctypes.c_void_p(t.data_ptr()) for t in (given, made)), ctypes.c_int64(len(given))
+        )
+        right = exact.float()
+        assert torch.equal(made.isnan(), right.isnan()) and torch.equal(made.isinf(), right.isinf()), name
+        finite = right.isfinite()
+        unit = torch.nextafter(right.abs(), torch.tensor(math.inf)) - right.abs()
+        off = ((made.double() - exact).abs() / unit.double())[finite].max().item()
+        assert off <= most, (name, off)
+
+
+ATTENTION = """\
+def reference(query, key, value, rows, keys):
+    import torch
+
+    scores = query @ key.transpose(-1, -2) * 0.0625
+    ahead = torch.arange(keys, device=query.device) > torch.arange(rows, device=query.device)[:, None]
+    return {"out": scores.masked_fill(ahead, -float("inf")).softmax(-1) @ value, "most": (query @ query.transpose(-1, -2)).relu()}
+"""
+
+
+def test_products_go_by_panels_in_phases_and_beside_them(tmp_path):
+    """Rows, columns and steps that are no multiples of a tile's, and more steps than a panel has."""
+    tensors = {
+        "query": "in batch rows width", "key": "in batch keys width", "value": "in batch keys width", "out": "out batch rows width",
+        "most": "out batch rows rows float32",
+    }  # fmt: skip
+    sizes = [
+        {"batch": 3, "rows": rows, "keys": keys, "width": width}
+        for rows, keys, width in ((7, 300, 20), (13, 17, 261), (1, 2, 3))
+    ]
+    spec = made(sizes, ("float32", "bfloat16"), devices=["cpu"], tensors=tensors)
+    text = source(spec, ATTENTION, device="cpu")
+    assert text.count(" multiply_panels<") >= 6
+    check_text(folder_of(tmp_path, spec, ATTENTION), text, tmp_path, "cpu", (0,))
 
 
 SHARES = """\
