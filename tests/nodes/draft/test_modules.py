@@ -40,8 +40,9 @@ MODULES = {
         "[torch.randint(-9, 9, (3, 2500)).float()]",
     ),
     "windows at the edges": problem(
-        "return F.avg_pool1d(x, 5, 1, 2), F.max_pool1d(x, 3, 2, 1), F.conv1d(x, y, padding=3, groups=4)",
-        "[torch.randn(2, 4, 75), torch.randn(4, 1, 4)]",
+        "return F.avg_pool1d(x, 5, 1, 2), F.max_pool1d(x, 3, 2, 1), self.filter(x)",
+        "[torch.randn(2, 4, 75)]",
+        "self.filter = nn.Conv1d(4, 4, 4, padding=3, groups=4)",
     ),
     "softmax of channels": problem("return F.softmax(x, dim=1) + torch.logsumexp(x, dim=(2, 3), keepdim=True)", f"[{IMAGE}]"),
     "softmax of long rows": problem("return torch.softmax(x, dim=1)", "[torch.randn(2, 17001) * 3]"),
