@@ -119,7 +119,7 @@ class CppEmitter(Emitter):
             or kernel.length > MOST_HELD
         ):
             return []
-        (variable, _), seen = kernel.inner[0], {}
+        variable, seen = kernel.inner[0][0], dict[Expr, int]()
         for at, members in enumerate(self._stages()):
             looped = [member.value for member in members if not member.per_row]
             stack = list(looped)
