@@ -136,11 +136,11 @@ class ReferenceCall:
         with self.rounding(**how):
             return self.run(upcast(inputs, "float64"), "float64")
 
-    def turned(self, inputs: dict[str, torch.Tensor], turn: int, *, unstable: bool = False) -> dict[str, torch.Tensor]:
-        """Its outputs in fp64, where of what shares a place in a ranking others are picked (rounding.Rounding); `unstable`: also where a stable
-        sort says which comes first."""
+    def turned(self, inputs: dict[str, torch.Tensor], turn: int, **how: Any) -> dict[str, torch.Tensor]:
+        """Its outputs in fp64, where of what shares a place in a ranking others are picked; `how`: also where a stable sort says which comes
+        first, and which of them (`unstable`, `picks` of rounding.Rounding)."""
         bits = self.bits - (SHARED_BITS if self.bits >= FP32_BITS else 1)
-        with self.rounding(bits=bits, units=0.0, sum_units=0.0, turn=turn, unstable=unstable):
+        with self.rounding(bits=bits, units=0.0, sum_units=0.0, turn=turn, **how):
             return self.run(upcast(inputs, "float64"), "float64")
 
     def loose(self, inputs: dict[str, torch.Tensor], undefined: float) -> dict[str, torch.Tensor]:
@@ -167,6 +167,9 @@ class ReferenceRoundings:
 
     def turn(self, number: int) -> dict[str, torch.Tensor]:
         return self.reference.turned(self.inputs, number)
+
+    def follow(self, places: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        return self.reference.turned(self.inputs, 0, picks=[one.tolist() for one in places])
 
     def has_order(self, name: str) -> bool:
         """Whether a stable sort says which of equal values comes first, and nothing but that ranks what is in this output."""

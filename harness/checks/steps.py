@@ -21,6 +21,8 @@ RUNS, LOOKS, SHARE = 32, 4, 0.5
 elements in doubt must have been found: of what is wrong by itself next to none is."""
 MOST_WRONG = 0.25
 """Share of an output's elements in doubt beyond which steps are not the reason, and nothing is computed to find out."""
+MOST_FOLLOWED = 1 << 14
+"""Places of outputs that a reference takes over, at most: as text they go to the process where it runs."""
 MOST_TURNS, PATIENCE, TURNS_AT_ONCE, PICKS_BYTES = 2048, 256, 32, 1 << 30
 """Turns of what shares a place in a ranking, at most: two for each place in it. It ends where so many more explain nothing; it is seen to after
 so many; what is kept of them takes so much."""
@@ -58,6 +60,8 @@ def explain_picks(dtypes: Mapping[str, str], outputs: dict[str, torch.Tensor], w
     # Those of which all is known already but where picks are.
     doubted = [name for name in names if bool((errors(outputs[name], parts[name], dtypes[name]) > 1.0).any())]
     doubted = [name for name in doubted if not explain(name, dtypes[name], outputs[name], parts[name], whole)]
+    if doubted and _follows(dtypes, outputs, parts, whole):
+        return True
     matches: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     turns: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     most = min(MOST_TURNS, PICKS_BYTES // (9 * max(1, sum(outputs[name].numel() for name in names))))
@@ -79,6 +83,23 @@ def explain_picks(dtypes: Mapping[str, str], outputs: dict[str, torch.Tensor], w
             explained, since = done, since if done == explained else turn
             if turn - since >= PATIENCE:
                 return False
+    return False
+
+
+def _follows(
+    dtypes: Mapping[str, str], outputs: dict[str, torch.Tensor], parts: dict[str, Expected], whole: Right
+) -> bool:
+    """Whether all outputs are what the reference makes that takes the outputs' own places wherever they share one: what is counted behind a
+    gate follows from all its picks."""
+    assert whole.roundings is not None
+    places = [outputs[name] for name in parts if dtypes[name] in INDICES and outputs[name].numel() <= MOST_FOLLOWED]
+    for ones in (places, *([one] for one in places if len(places) > 1)):  # a count may look like a place
+        made = whole.roundings.follow(ones) if ones else {}
+        if ones and all(
+            bool((errors(outputs[name], Expected(made[name][: len(outputs[name])].double(), one.tolerance, ""), dtypes[name]) <= 1.0).all())
+            for name, one in parts.items()
+        ):  # fmt: skip
+            return True
     return False
 
 

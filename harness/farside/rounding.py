@@ -56,17 +56,19 @@ class Rounding(TorchDispatchMode):
 
     def __init__(
         self, bits: int, units: float, sum_units: float, *, holds: bool = True, smallest: float = 0.0, turn: int | None = None,
-        unstable: bool = False, loosely: float | None = None,
+        unstable: bool = False, loosely: float | None = None, picks: Any = (),
     ) -> None:  # fmt: skip
         """bits: of the format. units: how far a result may be off, in its unit roundoffs. sum_units: of operators that take in
         many elements, so much for each of these too. `holds`: what was moved is rounded to the format. smallest: where above 0 the
         format's smallest number, by half of which any result may be off too, and sums are kept in the format, so that one which it can hold is inexact.
         `turn`: nothing is moved, but of computed values that are equal in the format those are picked that stand half as many places
-        behind; odd turns round them to a grid in between. `unstable`: of equal values that a stable sort ranks, too. `loosely`: nothing is moved, but
+        behind; odd turns round them to a grid in between. `unstable`: of equal values that a stable sort ranks, too. `picks`: nests of places, which are taken
+        by a result of that shape wherever they hold the same but for rounding. `loosely`: nothing is moved, but
         zero times whatever is no finite number is zero, and what an operator makes no number of numbers is this."""
         super().__init__()
         self.bits, self.units, self.sum_units, self.holds, self.smallest = bits, units, sum_units, holds, smallest
         self.turn, self.unstable, self.loosely = turn, unstable, loosely
+        self.picks = [torch.tensor(one) for one in picks]
         self.computed: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
         """Tensors whose values are known but for rounding, by id."""
         self.generators: dict[torch.device, torch.Generator] = {}
@@ -174,7 +176,23 @@ class Rounding(TorchDispatchMode):
         end = torch.cat((behind, torch.full_like(at[..., :1], held.shape[-1])), -1).flip(-1).cummin(-1).values.flip(-1)
         source = start + (at - start + self.turn // 2) % (end - start)
         count = given.get("k", held.shape[-1] if name == "aten::sort" else 1)
-        picked = [one.gather(-1, source)[..., :count] for one in (held, places)]
+        source = source[..., :count]
+        for wanted in self.picks:
+            rows = (
+                wanted.flatten()
+                if flat
+                else wanted.unsqueeze(-1)
+                if wanted.dim() < values.dim()
+                else wanted.movedim(dim, -1)
+            )
+            if rows.shape == source.shape and not bool((rows.sort(dim=-1).values.diff(dim=-1) == 0).any()):
+                at_wanted = (places.unsqueeze(-2) == rows.to(places).unsqueeze(-1)).int().argmax(-1)
+                theirs, ours = held.gather(-1, at_wanted), held[..., :count]
+                shares = (at_wanted >= start[..., :count]) & (at_wanted < end[..., :count])
+                if computed:  # or is on another side of the grid
+                    shares |= (theirs - ours).abs() <= ours.abs() * 2.0**-self.bits
+                source = torch.where(shares, at_wanted, source)
+        picked = [one.gather(-1, source) for one in (held, places)]
         if name not in ("aten::topk", "aten::sort") and (flat or not keeps):
             picked = [one.squeeze(-1) for one in picked]
         elif not flat:

@@ -290,6 +290,27 @@ def test_whatever_order_infinities_have_is_right(tmp_path):
     assert judge_closely(kernel.spec, case.workload, honest, special.expected)[1]
 
 
+def test_what_is_counted_behind_a_gate_follows_from_its_own_picks(tmp_path):
+    """Of saturated scores each row may pick another: which place a row has follows from all of them, and no turn has all."""
+    body = "expert = x.sigmoid()[:, :16].argmax(1); of = torch.nn.functional.one_hot(expert, 16); return {'labels': expert, 'place': (of.cumsum(0) * of).sum(1)}"
+    made = [Tensor(name=name, role="output", shape=("n",), dtype="int64") for name in ("labels", "place")]
+    kernel = ranking(tmp_path, body)
+    arguments = (*kernel.spec.inputs, *made)
+    kernel = Kernel(spec=kernel.spec.model_copy(update={"arguments": arguments}), folder=kernel.folder)
+
+    def gate(x: torch.Tensor, *, skips: int = 0) -> Outputs:
+        score = x.sigmoid()[:, :16]
+        best = torch.stack(
+            [row[torch.randperm(len(row))][0] for row in map(torch.nonzero, score == score.amax(1, keepdim=True))]
+        )
+        of = torch.nn.functional.one_hot(best[:, 0], 16)
+        return {"labels": best[:, 0], "place": (of.cumsum(0) * of).sum(1) - skips}
+
+    assert not wrong(kernel, gate, "large", 6)
+    assert wrong(kernel, lambda x: gate(x, skips=1), "large", 1)
+    assert wrong(kernel, lambda x: gate(-x), "large", 1)
+
+
 MASKED = torch.arange(256) % 3 == 0
 
 
