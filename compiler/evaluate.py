@@ -16,8 +16,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from compiler.draft.expressions import COMPUTED, Expr
-from compiler.draft.index import FloorDiv, Index, Modulo
+from compiler.draft.index import FloorDiv, Index, Modulo, flatten
 from compiler.draft.partition import ROW, Member
+from compiler.draft.split import IDENTITY
 from compiler.draft.tensors import Buffer
 from compiler.frontend import NoProgram
 from compiler.phases import SCANS, SCATTERS, SORTS, PhasesKernel
@@ -198,11 +199,16 @@ class _Evaluation:
         ]
         self.made, self.results, self.known = kernel.made, {}, {}
         written: list[tuple[Buffer, torch.Tensor, torch.Tensor]] = []
+        inside = torch.tensor(True)
+        if kernel.chunked is not None:
+            inside = self.index(flatten(kernel.axes, kernel.ranges)) < torch.tensor(self._count(kernel.chunked))
         for member in kernel.members:
             value = self.value(member.value)
             if member.definition.reduced:
-                value = torch.broadcast_to(torch.as_tensor(value), whole)
                 kind = member.definition.kind
+                if kernel.chunked is not None:
+                    value = torch.where(inside, value, IDENTITY[kind])
+                value = torch.broadcast_to(torch.as_tensor(value), whole)
                 if folded:
                     for axis in folded:
                         value = REDUCE[kind](value, dim=axis, keepdim=True)
@@ -212,7 +218,8 @@ class _Evaluation:
             for buffer, place in zip(member.definition.outs, member.places, strict=True):
                 if buffer in self.memory:
                     by = 0 if member.by is None else self.value(member.by[0]) * self.index(member.by[1])
-                    when = torch.tensor(True) if member.when is None else self.value(member.when)
+                    own = inside if not (member.per_row or member.definition.reduced) else torch.tensor(True)
+                    when = own if member.when is None else self.value(member.when) & own
                     where = torch.as_tensor(self.index(place) + by)
                     at, here, done = torch.broadcast_tensors(where, torch.as_tensor(value), when)
                     written.append((buffer, at[done], here[done]))

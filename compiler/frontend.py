@@ -252,11 +252,19 @@ class _OutOfPlace(TorchFunctionMode):
                 return COMPOSED[function](*args, **(kwargs or {}))
             finally:
                 self.inside = False
+        if function is torch.where and len(args) == 3 and args[0].ndim:
+            args = args[0], *map(_as_number, args[1:])
         name = getattr(function, "__name__", "")
         plain = getattr(torch.Tensor, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
         if plain is None or not args or not isinstance(args[0], torch.Tensor):
             return function(*args, **(kwargs or {}))
         return args[0].copy_(plain(*args, **(kwargs or {})))
+
+
+def _as_number(value):
+    """A number of the call as torch chooses among numbers: those of Python make no elements of 64 bits."""
+    is_number = isinstance(value, torch.Tensor) and value.ndim == 0 and value.dtype == torch.float64
+    return value.to(torch.float32) if is_number else value
 
 
 def _empty(spec: Spec, tensor: Tensor, dtype: str, axes: dict[str, Any]) -> torch.Tensor:

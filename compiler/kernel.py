@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import sympy
 
 from compiler.draft.expressions import indices_of
-from compiler.draft.index import FloorDiv, Index, Modulo, product, unflatten
+from compiler.draft.index import FloorDiv, Index, Modulo, flatten, product, unflatten
 from compiler.draft.packing import _is_multiple
-from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition
-from compiler.draft.tensors import Buffer, Definition
+from compiler.draft.partition import FLAT, ROW, Kernel, Member, Partition, _merged, reads_of
+from compiler.draft.tensors import Buffer, Definition, Library
 from compiler.draft.tensors import Program as Lowered
 from compiler.strides import LEAST_EXTENT, goes_across, is_window, steps_of_loads
 
@@ -45,6 +45,8 @@ class PackedKernel(Kernel):
     """Variables of packs of shorter rows, and how many these have: see `parts`."""
     row_of_packs: Index = field(default_factory=lambda: sympy.Integer(1))
     """Elements of the axes that packs go along together, of which they divide none; one where there are no such."""
+    chunked: Index | None = None
+    """How many elements its rows have, all together, where these are chunks of which the last may be shorter."""
     crosses: bool = False
     """Whether it folds along an axis that what it reads does not lie side by side along."""
     tiled: TiledRows | None = None
@@ -86,6 +88,44 @@ class Fusion(Partition):
     def _join(self, kernel: Kernel, definition: Definition, position: int) -> bool:
         apart = kernel.layout == PHASES or definition in self.phases
         return not apart and super()._join(kernel, definition, position)
+
+    def _drop_unused(self) -> None:
+        for kernel in self._kernels_of_rows(self.steps):
+            for before in self._kernels_of_rows(self.steps[: self.steps.index(kernel)]):
+                self._merge(before, kernel)
+        super()._drop_unused()
+
+    def _kernels_of_rows(self, steps: list[Kernel | Library]) -> list[PackedKernel]:
+        return [
+            s
+            for s in steps
+            if isinstance(s, PackedKernel) and type(s) is PackedKernel and s.layout == ROW and not s.loops
+        ]
+
+    def _merge(self, before: PackedKernel, kernel: PackedKernel) -> None:
+        """A kernel takes over what an earlier one finds out of the same rows, where both read the same: of two softmaxes side by side."""
+        first, at = self.steps.index(before), self.steps.index(kernel)
+        made, reads = set(before.made), set(reads_of(kernel))
+        between = {one for step in self.steps[first + 1 : at] for one in reads_of(step)}
+        needs = reads & made and reads & set(reads_of(before)) - made
+        if (
+            not needs
+            or between & made
+            or (made & self.outputs and at > first + 1)
+            or not self._same_rows(before, kernel)
+        ):
+            return
+        wider = self._space(kernel.ranges, kernel.reduced, before.members[0].definition)
+        for old in (*before.members, *kernel.members):
+            member = self._member(wider, old.definition, at)
+            if member is None or wider.loops:
+                return
+            wider.members.append(member)
+        kernel.__dict__.update(wider.__dict__, order=kernel.order)
+        self.steps.remove(before)
+
+    def _same_rows(self, one: Kernel, other: Kernel) -> bool:
+        return _merged(one.ranges, one.reduced) == _merged(other.ranges, other.reduced)
 
     def _layout(self, kernel: Kernel, definition: Definition) -> str:
         length = kernel.length
@@ -132,6 +172,13 @@ class Fusion(Partition):
         if kernel.members and self._turns(kernel, definition):
             return None
         found = super()._member(kernel, definition, position)
+        if found is not None and definition.reduced and isinstance(kernel, PackedKernel):
+            length = self._chunked(kernel, definition)
+            if kernel.members and length != kernel.chunked:
+                return None
+            kernel.chunked = length
+            if length is not None and definition.chunked is not None:
+                found.value = definition.chunked[1](kernel.axes)
         later = found is not None and (found.stage > 0 if definition.reduced else not found.per_row)
         return None if later and self._is_tall(kernel) else found
 
@@ -144,8 +191,18 @@ class Fusion(Partition):
         return estimate(kernel.rows) < BUSY_THREADS * self.vector and estimate(kernel.length) > SHORT_FOLD
 
     def _axes(self, kernel: Kernel, definition: Definition) -> tuple[list[Index], bool] | None:
+        chunked = kernel.chunked if isinstance(kernel, PackedKernel) and not definition.reduced else None
+        if chunked is not None and sympy.expand(product(definition.ranges) - chunked) == 0:
+            return self._position_in(kernel, flatten(kernel.axes, kernel.ranges), definition.ranges), False
         found = super()._axes(kernel, definition)
         return found or (self._in_part(kernel, definition) if isinstance(kernel, PackedKernel) else None)
+
+    def _chunked(self, kernel: PackedKernel, definition: Definition) -> Index | None:
+        """How many elements a fold of chunks is of, where its loop can end with them: then maps of these elements may join it."""
+        if definition.chunked is None or kernel.layout != ROW or self.short_fold != SHORT_FOLD:
+            return None
+        length = definition.chunked[0]
+        return length if kernel.width == 1 or _is_multiple(length, kernel.width) else None
 
     def _in_part(self, kernel: PackedKernel, definition: Definition) -> tuple[list[Index], bool] | None:
         """A map over the same rows, each of fewer elements than the kernel reduces: two values in a byte. It has a loop of its own."""

@@ -181,7 +181,7 @@ def place_phases(
         if places in held and places not in read:
             sort.definition, sort.places = replace(sort.definition, outs=[values]), sort.places[:1]
             del held[places]
-    _follow(phases, held, inout, program.ranges, lambda p: _in_own_memory(p, held, begins) if unit != 0 else None)
+    follow(phases, held, inout, program.ranges, lambda p: _in_own_memory(p, held, begins) if unit != 0 else None)
     kernel = PhasesKernel(
         (), frozenset(), sympy.S.Zero, [], layout=PHASES, order=definitions[-1].order, unit=unit, units=units, phases=phases, held=held
     )  # fmt: skip
@@ -369,7 +369,7 @@ def _in_place_is_safe(phases: list[Phase], outputs: set[Buffer], inout: set[str]
     return True
 
 
-def _follow(
+def follow(
     phases: list[Phase], held: dict[Buffer, Index], kept: set[str], ranges: Ranges, own: Callable[[Phase], None]
 ) -> None:
     """Moves such maps into the phases that they follow, which then need not be kept. `kept`: tensors that are changed in place.

@@ -35,6 +35,7 @@ from compiler.draft.tensors import Program as Lowered
 from compiler.extents import dtype_of, memory_of, place_of, scalar_of, shape_of, strides_of
 from compiler.frontend import NoProgram, Traced, extent
 from compiler.in_place import check_memory
+from compiler.invariants import keep_invariants
 from compiler.kernel import PHASES, SHORT_FOLD, Fusion, PackedKernel
 from compiler.outputs import is_given, write_map, write_output, write_scattered
 from compiler.phases import FOLDS
@@ -263,7 +264,7 @@ def _folds_neighbours(kernel: PackedKernel) -> bool:
     loads = loads_of([m.definition.element(at) for m in folds])
     places = [sympy.expand(load.args[1]) for load in loads if load.op == "load"]
     size, last, before = kernel.ranges[long[-1]], at[long[-1]], at[kept[-1]]
-    return any(p.coeff(last) == 1 and sympy.expand(p.coeff(before) - size) == 0 for p in places)
+    return any(p.coeff(last) == 1 and sympy.expand(p.coeff(before)) in (1, size) for p in places)
 
 
 def _wider(program: KernelProgram) -> dict[str, int]:
@@ -424,6 +425,7 @@ def _lowered(
             buffer.dtype = torch.float32
     named = {symbol: index for index, symbol in quotients.items()}
     if how in THROUGH_MEMORY:
+        keep_invariants(lowered)
         together = phases_of(lowered, set(outputs.values()), set(inputs) & set(outputs), now)
         return KernelProgram(
             spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, [together], sympy.S.Zero, named
@@ -433,15 +435,10 @@ def _lowered(
     loops = steps_of(lowered, set(outputs.values()))
     tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch, short_fold == SHORT_FOLD)
     apart = [*(side for tile in tiles for side in tile.read), *(m.value for loop in loops for m in loop.members)]
-    apart += [m.value for tile in tiles for m in tile.stores]
-    read = {load.args[0] for load in loads_of(apart)} - {one for tile in tiles for one in tile.sums}
-    phases = phases_alone(lowered, now) if how == MIXED else {}
+    read = {load.args[0] for load in loads_of(apart)}
+    phases = phases_alone(lowered, set(outputs.values()), now) if how == MIXED else {}
     fusion = Fusion(lowered, set(outputs.values()) | (read - set(inputs.values())), vector, short_fold, phases)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
-    makers = {out: at for at, kernel in enumerate(kernels) for out in kernel.made if out not in inputs.values()}
-    for at, kernel in enumerate(kernels):  # what is fused does not know what a product that it reads needs itself
-        if any(makers.get(load.args[0], at) > at for load in loads_of(kernel.roots)):
-            raise NoDraft("a kernel would read what a later one makes")
     program = KernelProgram(
         spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane, named
     )

@@ -46,7 +46,7 @@ class CpuText(Text):
     """Of C++: packs hold floats, every lane has an accumulator of its own, packs of one element go in strips."""
 
     over_lanes = "#pragma omp simd"
-    bound, guards, on_a_gpu = "const auto&", False, False
+    bound, guards, guards_packs, on_a_gpu = "const auto&", False, False, False
 
     def __init__(self, program: KernelProgram, kernel: PackedKernel) -> None:
         super().__init__(program, kernel, "int64_t", False)

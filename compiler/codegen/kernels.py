@@ -90,13 +90,14 @@ class Launch:
 
 def open_text(program: KernelProgram, kernel: PackedKernel, narrow: bool, ragged: int = 0, edges: bool = False) -> Text:
     """`ragged`: elements of a pack of rows that packs do not divide; 0: packs are the program's. `edges`: see ragged.py."""
-    fast = may_approximate(program)
+    whole = may_approximate(program)
+    fast = whole or _sums_halves(program)
     text = (
         RaggedText(program, kernel, fast, ragged, edges)
         if ragged
         else Text(program, kernel, "int" if narrow else "int64_t", fast)
     )
-    text.staged = {}
+    text.staged, text.exact_rows = {}, not whole
     return text
 
 
@@ -108,6 +109,17 @@ def may_approximate(program: KernelProgram) -> bool:
     if not large:
         return all(b.dtype.itemsize == 1 for b in program.outputs.values())
     return all(b.dtype not in (torch.float32, torch.float64) for b in large)
+
+
+def _sums_halves(program: KernelProgram) -> bool:
+    """Whether outputs of floats are of many 16-bit elements each, as a row's loss: what is an element's may be approximate then, what is a row's not."""
+    count = lambda size: estimate(size, program.lowered.hints)  # noqa: E731
+    made = {out: kernel for kernel in program.kernels for out in kernel.made}
+    return program.rounds_to_halves and all(
+        b.dtype not in (torch.float32, torch.float64)
+        or (b in made and SMALL_SHARE * count(b.elements) <= count(made[b].rows) * count(made[b].length))
+        for b in _large(program)
+    )
 
 
 class TileText(Text):

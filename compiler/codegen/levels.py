@@ -138,7 +138,7 @@ def windows_within(text: Text, roots: list[Expr], known: Container[int] = ()) ->
     found: dict[Window, Expr] = {}
     plain, seen = set(text.windows(roots, known)), set[tuple[int, int]]()
     stack: list[tuple[Expr, Expr | None]] = [(root, None) for root in reversed(roots)]
-    while stack and text.guards:
+    while stack and text.guards_packs:
         expr, guard = stack.pop()
         if (id(expr), id(guard)) in seen or id(expr) in known or expr.op in ("repeated", "halved"):
             continue

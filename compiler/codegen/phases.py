@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import sympy
 
 from compiler.codegen.cpu import CpuText
@@ -11,7 +13,8 @@ from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
-from compiler.draft.expressions import COMPUTED, Expr, loads_of, make, put, symbols_of
+from compiler.draft.expressions import COMPUTED, Expr, binary, cast, index_value, loads_of, make, put, symbols_of
+from compiler.draft.index import FloorDiv, Index, Modulo
 from compiler.draft.packing import _is_multiple
 from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
 from compiler.phases import FOLDS, MADE, NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
@@ -119,8 +122,16 @@ def _scratch(program: KernelProgram, phase: Phase) -> str:
 
 def _lies_across(phase: Phase) -> bool:
     """Whether a scan's columns lie side by side where its results go."""
-    own = phase.definition.kind in SCANS and phase.outer.is_Symbol
-    return own and all(strides_along(place, [phase.outer])[0] == 1 for _, place, _ in phase.stores)
+    outer = phase.outer
+    if phase.definition.kind not in SCANS or not outer.is_Symbol:
+        return False
+
+    def in_line(place: Index) -> Index:
+        """Along one of the lines that columns lie in: those of a chunk of a sequence."""
+        parts = [atom for atom in place.atoms(FloorDiv, Modulo) if atom.args[0] == outer]
+        return place.xreplace({atom: outer if isinstance(atom, Modulo) else sympy.S.Zero for atom in parts})
+
+    return all(strides_along(in_line(place), [outer])[0] == 1 for _, place, _ in phase.stores)
 
 
 def _places(program: KernelProgram, phase: Phase) -> str:
@@ -167,6 +178,62 @@ def _lambda(parameters: str, lines: list[str], value: str) -> list[str]:
     ]  # fmt: skip
 
 
+def _fetched(text: Text, phase: Phase, value: Expr, stored: Callable[[str], str]) -> list[str]:
+    """An element in two steps, so that what several are made of is loaded before the first is computed; empty where nothing is."""
+    known = (phase.inner if phase.definition.kind in SCANS else phase.outer).free_symbols  # what a thread goes along
+    found = {load: guard for load, guard in _loads_by_guard(value).items() if symbols_of(load) & known}
+    if not found:
+        return []
+    scope, name = Scope(0), text.fresh("loads")
+    plain = [load for load, guard in found.items() if guard is None]
+    guards = [guard for guard in found.values() if guard is not None]
+    printer, given = Printer(text, scope, [*plain, *guards], {}), []
+    for load, guard in found.items():
+        if guard is None:
+            given.append(_bare(printer.text(load, scope)))
+            continue
+        condition, own = _bare(printer.text(guard, scope)), text.fresh("loaded")
+        lines, made = print_lines(text, load)
+        scope.lines += [
+            f"{load.type} {own} = 0;",
+            f"if ({condition}) {{",
+            *indent([*lines, f"{own} = {_bare(made)};"], 1),
+            "}",
+        ]
+        given.append(own)
+    fields = " ".join(f"{load.type} value_{number};" for number, load in enumerate(found))
+    put_in = {load: make("scalar", f"{name}.value_{number}", type=load.type) for number, load in enumerate(found)}
+    before, last = print_lines(text, put(value, put_in.get))
+    fetch = _lambda(
+        _given(text, phase), [f"struct Loads {{ {fields} }};", *scope.lines], f"Loads{{{', '.join(given)}}}"
+    )
+    element = _lambda(f"{_given(text, phase)}, [[maybe_unused]] const auto& {name}", before, stored(last))
+    return [f"fetched({fetch[0]}", *fetch[1:-1], f"{fetch[-1]}, {element[0]}", *element[1:-1], f"{element[-1]})"]
+
+
+def _loads_by_guard(value: Expr) -> dict[Expr, Expr | None]:
+    """The loads of an element, each with the condition under which it is one; none of a guard that is itself loaded, nor of a loop."""
+    found: dict[Expr, Expr | None] = {}
+    stack: list[tuple[Expr, Expr | None]] = [(value, None)]
+    while stack:
+        expr, guard = stack.pop()
+        if expr.op in ("load", "load_at"):
+            before = found.get(expr, guard)
+            both = before is not None and guard is not None
+            found[expr] = (
+                make("or", before, guard, type="bool") if both and before is not guard else guard if both else None
+            )
+        elif expr.op == "masked":
+            condition, *branches = expr.args
+            stack.append((condition, guard))
+            told = (condition, make("not", condition, type="bool")) if not loads_of([condition]) else ()
+            for branch, by in zip(branches, told, strict=False):
+                stack.append((branch, by if guard is None else make("and", guard, by, type="bool")))
+        elif expr.op not in ("repeated", "halved"):
+            stack += [(arg, guard) for arg in expr.args if isinstance(arg, Expr)]
+    return found
+
+
 def _given(text: Text, phase: Phase) -> str:
     """Parameters of an element: its loops, of which one may be no variable."""
     names = [str(one) if one.is_Symbol else "" for one in (phase.outer, phase.inner)]
@@ -205,6 +272,8 @@ def _call(text: Text, phase: Phase) -> list[str]:
     before, value = print_lines(text, phase.value)
     made = text.fresh("made")
     element = _lambda(_given(text, phase), before, f"static_cast<{type}>({value})")
+    if kind in SCANS and _is_of_grid(text):
+        element = _fetched(text, phase, phase.value, lambda value: f"static_cast<{type}>({value})") or element
     if kind in SORTS:
         places = zip(definition.outs, phase.places, strict=True)
         outs = ", ".join(f"{text.pointer(one)} + {index_text(place)}" for one, place in places)
@@ -282,10 +351,15 @@ def _joined(text: Text, phase: Phase, ends: str) -> list[str]:
     when = None if phase.when is None else _bare(printer.text(phase.when, scope))
     place = f"static_cast<int64_t>({_where(text, phase, printer, scope)})"
     before, value = print_lines(text, phase.value)
-    parts = [
-        _lambda(_given(text, phase), scope.lines, place if when is None else f"{when} ? {place} : -1"),
-        _lambda(_given(text, phase), before, text.stored_text(out, value)),
-    ]
+    at = _lambda(_given(text, phase), scope.lines, place if when is None else f"{when} ? {place} : -1")
+    element = _lambda(_given(text, phase), before, text.stored_text(out, value))
+    if _is_of_grid(text) and when is None:
+        element = _fetched(text, phase, phase.value, lambda value: text.stored_text(out, value)) or element
+        named = _place_expr(phase)
+        at = (
+            named is not None and _fetched(text, phase, named, lambda place: f"static_cast<int64_t>({_bare(place)})")
+        ) or at
+    parts = [at, element]
     how = f"{HOW[phase.definition.kind]}, {str(when is None).lower()}"
     return _ended(f"phase_join_all<{how}>({ends}, {text.pointer(out)}, {index_text(out.elements)}, ", parts)
 
@@ -339,6 +413,14 @@ def _start(fold: str, type: str) -> str:
     if fold in ("max", "min", "log_add"):
         return _extreme(type, fold != "min")
     return number_text({"sum": 0, "prod": 1, "any": 0, "all": 1}[fold], type)
+
+
+def _place_expr(phase: Phase) -> Expr | None:
+    """The place as an expression."""
+    if phase.by is None:
+        return None
+    place, stride = phase.by
+    return binary("add", index_value(phase.place), binary("mul", cast(place, "int64_t"), index_value(stride)))
 
 
 def _where(text: Text, phase: Phase, printer: Printer, scope: Scope) -> str:

@@ -7,10 +7,12 @@ A kernel of elements is taken as rows of its last axis.
 
 from __future__ import annotations
 
+import math
 import re
 
 import sympy
 
+from compiler.codegen.levels import windows_within
 from compiler.codegen.text import Text, Window
 from compiler.draft.expressions import Expr, loads_of, walk
 from compiler.draft.index import Index, product
@@ -20,6 +22,9 @@ from compiler.draft.tensors import Buffer
 from compiler.program import KernelProgram, PackedKernel
 
 INTEGERS = ("int64_t", "int32_t")
+WORD_BYTES = 4
+"""Of elements that a warp loads one by one as fast as in packs: those that are shifted take their time for it (five neighbouring channels of rows
+of 55 floats: 95 us so, 60 by torch.compile's single elements; H200)."""
 
 
 def _symbol(name: str) -> sympy.Symbol:
@@ -84,14 +89,16 @@ class RaggedText(Text):
         return all(program.symbols[size][0] in told for size in buffer.elements.free_symbols & set(program.symbols))
 
     def begin(self, roots: list[Expr]) -> None:
-        apart = [e for e in walk(roots) if e.op in ("load", "load_at") and not self._is_shared(e)]
+        together = {*self.windows(roots), *windows_within(self, roots)}
+        apart = [e for e in walk(roots) if e.op in ("load", "load_at") and not self._is_shared(e, together)]
         divided = [
             e for e in walk(roots) if e.type in INTEGERS and e.op in ("div", "floor_quotient", "floor_remainder")
         ]
         self.guarded = bool(apart or divided) and not self.edges
 
-    def _is_shared(self, expr: Expr) -> bool:
-        return self.level(expr) < len(self.levels) - 1 or self.load_window(expr) is not None
+    def _is_shared(self, expr: Expr, together: set[Window]) -> bool:
+        found = self.load_window(expr)
+        return self.level(expr) < len(self.levels) - 1 or (found is not None and found[0] in together)
 
     # ------------------------------------------------------------------------------------------ text
 
@@ -168,7 +175,7 @@ class RaggedText(Text):
 
 def takes(program: KernelProgram, kernel: PackedKernel, width: int) -> bool:
     """Whether most of what a kernel moves lies side by side, and some of it where packs of `width` begin."""
-    if width < 2 or kernel.width > 1 or not kernel.pack.is_Symbol or kernel.parts:
+    if width < 2 or kernel.width > 1 or not kernel.pack.is_Symbol or kernel.parts or kernel.chunked is not None:
         return False
     text = RaggedText(program, kernel, True, width)
     stored = program.stored(kernel)
@@ -180,4 +187,15 @@ def takes(program: KernelProgram, kernel: PackedKernel, width: int) -> bool:
     loads = [e for e in loads_of([text.value(m) for m in kernel.members]) if text.level(e) == len(text.levels) - 1]
     read = {e.args[:2]: text.load_window(e) for e in loads}
     windows = [found[0] for found in [*written.values(), *read.values()] if found]
+    looped = {inner for inner, _ in kernel.inner} if kernel.layout != ROW else set()
+    again = math.prod(int(end) for _, end in kernel.inner if end.is_Integer) if looped else 1
+    shifted = [
+        (buffer, again if looped & place.free_symbols else 1)
+        for (buffer, place), found in read.items()
+        if found and not found[0].aligned
+    ]
+    if sum(times for buffer, times in shifted if buffer.dtype.itemsize >= WORD_BYTES) > 2 * sum(
+        w.aligned for w in windows
+    ):
+        return False
     return any(window.aligned for window in windows) and 2 * len(windows) >= len(written) + len(read)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import sympy
 
@@ -39,7 +39,8 @@ from compiler.codegen.online import (
 )
 from compiler.codegen.passes import bytes_between, holds_few, keep_for_later, window_bytes
 from compiler.codegen.text import Text, Window
-from compiler.draft.expressions import Expr, loads_of
+from compiler.draft.expressions import Expr, loads_of, walk
+from compiler.draft.partition import Member
 from compiler.draft.printing import Scope, branch, indent, index_text
 from compiler.program import KernelProgram, PackedKernel
 from compiler.schedule import WARP, KernelPlan, Rows, row_team
@@ -88,6 +89,10 @@ def rows_function(
     top.line(f"const bool is_row = team_row < {index_text(kernel.rows)};")
     top.line(f"const {wide} {row} = is_row ? team_row : 0;")
     top.lines += indent(text.opening(), 1)
+    if kernel.chunked is not None:
+        rest = index_text(sympy.expand((kernel.chunked - kernel.row * kernel.length) / text.width))
+        top.line(f"const {wide} chunk_packs = minimum<{wide}>({rest}, {end});")
+        end = "chunk_packs"
     if folds:
         top.line("enter_cluster<Split>();")
     wait(top, pdl, "Split")
@@ -137,6 +142,8 @@ def rows_function(
     kept = {at: f"{name}[item]{lane}" for at, name in holds.items()}
     top.lines += [f"    float {name}[{slots}]{f'[{text.width}]' if lane else ''};" for name in holds.values()]
     loops = 0
+    sought = {member: best for member in folds if (best := _sought(text, member)) is not None}
+    own_best: dict[Member, str] = {}
     for stage in sorted({*stages, last_fold + 1}):
         here = [m for m in folds if m.stage == stage and m not in merged and m not in found_so]
         firsts = [one for one in keyed if one.stage == stage]
@@ -157,7 +164,12 @@ def rows_function(
                 left = {at: name for at, name in kept.items() if at in before or at not in holds}
                 body = run_held(text, top, [*here, *firsts], written, numbers, left, few, loaded=loaded, keep=keep)
                 body = indent([*text.pack_opening(), *body], 2 if resident else 1)
-                top.lines += indent([*open_loop, *body, *close_loop], 1)
+                loop = [*open_loop, *body, *close_loop]
+                best = sought.get(here[0]) if here and len({sought.get(member) for member in here}) == 1 else None
+                own = None if best is None else own_best.get(best)
+                if best is not None and own is not None and not (firsts or written or groups or keep):
+                    loop = [f"if ({own} == {text.fold_names[best]} || {own} != {own}) {{", *indent(loop, 1), "}"]
+                top.lines += indent(loop, 1)
             for group in groups if resident else ():
                 keep = [(expr, kept[id(expr)]) for expr in again_by[stage + 1]]
                 left = {id(expr): kept[id(expr)] for at, found in again_by.items() if at <= stage for expr in found}
@@ -168,6 +180,9 @@ def rows_function(
             for member in here:
                 if all(member is not group.maximum for group in groups):
                     folded = text.fold_names[member]
+                    if member in sought.values():
+                        own_best[member] = text.fresh(f"{folded}_own")
+                        top.line(f"const {text.fold_type(member)} {own_best[member]} = {folded};")
                     none = f"static_cast<{text.fold_type(member)}>({text.identity(member)})"
                     call = f"team_reduce<Threads, Team, Split>({folded}, {none}, {text.join(member)})"
                     top.line(f"{folded} = {call};")
@@ -209,6 +224,29 @@ def rows_function(
     return finish_function(
         text, name, opening, parameters, arguments, top, mark, roots, stores, kept=bytes, online=made_at_once
     )
+
+
+def _sought(text: Text, member: Member) -> Member | None:
+    """The extreme whose first place a reduction seeks, as that of argmax: a thread whose own extreme is another has no such place."""
+    value = text.value(member)
+    if member.definition.kind != "min" or value.op != "where" or value.args[2].op != "const":
+        return None
+    compared = [expr for expr in walk(value.args[:1]) if expr.op in ("eq", "ne")]
+    bests = [expr.args[1].args[0] for expr in compared if expr.op == "eq" and expr.args[1].op == "fold"]
+    if len(bests) != 1 or bests[0].definition.kind not in ("max", "min") or bests[0].definition.type != "float":
+        return None
+    of, best = text.value(bests[0]), text.fold(bests[0])
+    known = all(expr.args in ((of, best), (of, of), (best, best)) for expr in compared)
+    plain = all(expr.op in ("or", "and", "eq", "ne") or expr in (of, best) for expr in _above(value.args[0], of))
+    return bests[0] if known and plain and bests[0].stage < member.stage else None
+
+
+def _above(expr: Expr, leaf: Expr) -> Iterator[Expr]:
+    """The expressions of a condition down to what it compares."""
+    yield expr
+    if expr is not leaf and expr.op in ("or", "and", "eq", "ne"):
+        for arg in expr.args:
+            yield from _above(arg, leaf)
 
 
 def kernel_function(

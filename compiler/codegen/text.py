@@ -13,6 +13,7 @@ import sympy
 import torch
 
 from compiler.codegen import windows
+from compiler.codegen.powers import power_of_quarters
 from compiler.codegen.small_integers import highest, small_difference
 from compiler.codegen.windows import Window
 from compiler.draft.accumulators import JOINS, identity, step
@@ -43,9 +44,11 @@ class Text:
     """What stands before a loop over lanes."""
     brief = False
     """Whether exp may be the device's approximate one although results are floats."""
+    exact_rows = False  # whether what is not an element's own stays exact where the rest may be approximate
     on_a_gpu = True
     bound = "const auto"  # what a loaded pack is bound to
-    guards = True  # whether packs are loaded together where a condition of the pack says that they are needed
+    guards = True  # whether what a condition of the pack guards is a branch of it, and packs beside each other are one window
+    guards_packs = True  # whether packs are loaded together where a condition of the pack says that they are needed
 
     def __init__(self, program: KernelProgram, kernel: PackedKernel, wide: str, fast: bool) -> None:
         self.program, self.kernel, self.wide, self.fast = program, kernel, wide, fast
@@ -136,7 +139,8 @@ class Text:
         """The operation; a division by what does not change is done once, as a reciprocal, where numbers may be approximate or it is made good."""
         if op in ("lt", "ge") and (told := self._of_packs(args)) is not None:
             args = told
-        if op == "sub" and type == "float" and self.on_a_gpu and (found := small_difference(*args)) is not None:
+        cheaper = {"sub": small_difference, "pow": None if self.program.exact else power_of_quarters}.get(op)
+        if cheaper and type == "float" and self.on_a_gpu and (found := cheaper(*args)) is not None:
             return found
         if op == "mul" and args[0] is args[1] and args[0].op == "sqrt" and args[0].args[0].op == "fold":
             of = self.value(args[0].args[0].args[0])
@@ -477,9 +481,10 @@ class Text:
             return f"{op}({', '.join(map(_bare, parts))})"
         if op == "rsqrt" and type == "float":
             return f"rsqrtf({_bare(parts[0])})"
-        if op == "exp" and type == "float" and (self.fast or self.brief):
+        fast = self.fast and not (self.exact_rows and self.level(expr) == 0)
+        if op == "exp" and type == "float" and (fast or self.brief):
             return f"fast_exp({_bare(parts[0])})"
-        if self.fast and type == "float":
+        if fast and type == "float":
             if op == "sigmoid":
                 return f"fast_reciprocal(1.0f + fast_exp(-{parts[0]}))"
             if op in ("expm1", "log1p"):

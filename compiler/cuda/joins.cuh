@@ -35,15 +35,20 @@ __device__ __forceinline__ void join_runs(Span span, int64_t outer, int64_t inne
         for (int64_t first = chunk * run; first < end; first += kAhead) {
             int64_t wanted[kAhead];
             T values[kAhead];
+            if constexpr (Always) {
+                const auto pair = [=](int ahead) { return PairPlace{first + ahead, at}; };
+                load_ahead(wanted, end - first, int64_t{-1}, place, pair);
+                load_ahead(values, end - first, How<T>::none(), value, pair);
+            } else {
 #pragma unroll
-            for (int ahead = 0; ahead < kAhead; ++ahead) {
-                wanted[ahead] = first + ahead < end ? place(first + ahead, at) : current;
-                const bool is_one = first + ahead < end && (Always || wanted[ahead] >= 0);
-                values[ahead] = is_one ? value(first + ahead, at) : How<T>::none();
+                for (int ahead = 0; ahead < kAhead; ++ahead) {
+                    wanted[ahead] = first + ahead < end ? place(first + ahead, at) : current;
+                    values[ahead] = first + ahead < end && wanted[ahead] >= 0 ? value(first + ahead, at) : How<T>::none();
+                }
             }
 #pragma unroll
             for (int ahead = 0; ahead < kAhead; ++ahead) {
-                if (wanted[ahead] != current) {
+                if (wanted[ahead] != current && (!Always || wanted[ahead] >= 0)) {
                     if (current >= 0) {
                         How<T>::into(to + current, joined);
                     }

@@ -87,6 +87,42 @@ __device__ __forceinline__ T scan_lanes(T value, int lane, LogAdd) {
     return most + log(scan_lanes(exp(value - most), lane, [](T a, T b) { return a + b; }));
 }
 
+// An element in two steps: what it is made of, and what is made of that.
+template <typename Fetch, typename Value>
+struct Fetched {
+    Fetch fetch;
+    Value value;
+
+    __device__ __forceinline__ auto operator()(int64_t outer, int64_t at) const { return value(outer, at, fetch(outer, at)); }
+};
+template <typename Fetch, typename Value>
+__device__ __forceinline__ Fetched<Fetch, Value> fetched(Fetch fetch, Value value) { return {fetch, value}; }
+
+// own[ahead] becomes the element at place(ahead), of which there are `count`, one at least; of those beyond, `none`.
+template <int Count, typename T, typename Element, typename Place>
+__device__ __forceinline__ void load_ahead(T (&own)[Count], int64_t count, T none, const Element& element, Place place) {
+#pragma unroll
+    for (int ahead = 0; ahead < Count; ++ahead) {
+        own[ahead] = ahead < count ? element(place(ahead).outer, place(ahead).at) : none;
+    }
+}
+template <int Count, typename T, typename Fetch, typename Value, typename Place>
+__device__ __forceinline__ void load_ahead(T (&own)[Count], int64_t count, T none, const Fetched<Fetch, Value>& element, Place place) {
+    decltype(element.fetch(0, 0)) loads[Count];
+#pragma unroll
+    for (int ahead = 0; ahead < Count; ++ahead) {
+        const auto known = place(ahead < count ? ahead : static_cast<int>(count) - 1);  // no branch keeps a load from the others
+        loads[ahead] = element.fetch(known.outer, known.at);
+    }
+#pragma unroll
+    for (int ahead = 0; ahead < Count; ++ahead) {
+        own[ahead] = ahead < count ? element.value(place(ahead).outer, place(ahead).at, loads[ahead]) : none;
+    }
+}
+struct PairPlace {
+    int64_t outer, at;
+};
+
 // A row after the other by the whole block, a few neighbours to a thread; a warp's lie together and are loaded and stored side by side,
 // changing hands in between. What is before a warp's and before a block's is joined on.
 template <typename T, typename Span, typename Element, typename Put, typename Join>
@@ -170,10 +206,7 @@ __device__ __forceinline__ void scan_over_grid(GridSpan span, int64_t columns, i
             value = join(value, join_neighbours<kAhead>(ahead, join));
         }
         for (int64_t step = begin; step < end; step += kAhead) {
-#pragma unroll
-            for (int at = 0; at < kAhead; ++at) {
-                ahead[at] = step + at < end ? element(column, step + at) : identity;
-            }
+            load_ahead(ahead, end - step, identity, element, [=](int at) { return PairPlace{column, step + at}; });
             if (span.step == 0) {
                 value = join(value, join_neighbours<kAhead>(ahead, join));
                 continue;
@@ -214,11 +247,9 @@ __device__ __forceinline__ void phase_scan(Span span, int64_t columns, int64_t l
         const int64_t column = first + threadIdx.x % across;
         const bool is_one = column < columns && part < parts;
         T value = identity, own[kAhead];
+        const int64_t known = column < columns ? column : columns - 1;  // what others load is not used
         const auto load = [&](int64_t step) {
-#pragma unroll
-            for (int ahead = 0; ahead < kAhead; ++ahead) {
-                own[ahead] = is_one && step + ahead < end ? element(column, step + ahead) : identity;
-            }
+            load_ahead(own, end - step, identity, element, [=](int ahead) { return PairPlace{known, step + ahead}; });
         };
         if (parts > 1) {
             for (int64_t step = begin; step < end; step += kAhead) {

@@ -292,8 +292,6 @@ def stack(low: Lowering, parts, dim=0):
 @lowers("aten.constant_pad_nd.default")
 def pad(low: Lowering, a: Value, amounts, value=0):
     before = {len(a.shape) - 1 - count // 2: amounts[count] for count in range(0, len(amounts), 2)}
-    if any(amount < 0 for amount in amounts):
-        return None
     type, after = COMPUTED[low.dtype], {len(a.shape) - 1 - c // 2: amounts[c + 1] for c in range(0, len(amounts), 2)}
 
     def formula(position):
@@ -301,10 +299,11 @@ def pad(low: Lowering, a: Value, amounts, value=0):
         at, inside, shifts = list(position), [], {}
         for axis, amount in before.items():
             if amount:
-                inside.append(compare("ge", index_value(position[axis]), index_value(number(amount))))
+                if amount > 0:
+                    inside.append(compare("ge", index_value(position[axis]), index_value(number(amount))))
                 at[axis] = low.program.ranges.named(low.program.name("inner"), a.shape[axis])
                 shifts[at[axis]] = position[axis] - amount
-            if after[axis]:
+            if after[axis] > 0:
                 inside.append(compare("lt", index_value(position[axis]), index_value(a.shape[axis] + amount)))
         value_at = a.at(at)
         if shifts:

@@ -30,6 +30,9 @@ MOST_PLACED = 16
 """Elements of a window of which the place of the largest is asked."""
 CHEAP = 12
 """Instructions of an element up to which overlapping windows may compute it again."""
+DEAR = 96
+"""The same of all windows that it lies in, in kernels of the compiler: an H200 does some 150 while four bytes go to memory and back, and a kernel less
+is 2 us."""
 
 
 def _many(numbers, rank: int) -> list[int]:
@@ -37,11 +40,13 @@ def _many(numbers, rank: int) -> list[int]:
     return numbers * rank if len(numbers) == 1 else numbers
 
 
-def _ready(low: Lowering, a: Value, overlap: bool) -> Value:
-    """In memory where overlapping windows would compute an element several times."""
-    if a.buffer is None and overlap:
+def _ready(low: Lowering, a: Value, window, stride) -> Value:
+    """In memory where overlapping windows would compute an element several times, for more than it costs to store and load it."""
+    repeats = math.prod(-(-w // s) for w, s in zip(window, stride, strict=True))
+    if a.buffer is None and repeats > 1:
         expr = low.probe(a)
-        if expr.cost > CHEAP or len(loads_of([expr])) > 3:
+        dear = expr.cost > CHEAP if low.program.settles else expr.cost * (repeats - 1) > DEAR
+        if dear or len(loads_of([expr])) > 3:
             low.program.realise(a)
     return a
 
@@ -96,7 +101,7 @@ def _max_pool(low: Lowering, a: Value, window, stride, padding, dilation, dtype)
 
 def _above_lowest(low: Lowering, a: Value, window, stride, padding, dilation, dtype) -> Value:
     """Windows whose padding is below everything."""
-    _ready(low, a, any(s < w for s, w in zip(stride, window, strict=True)))
+    _ready(low, a, window, stride)
     return _windows(low, a, window, stride, padding, dilation, constant(-math.inf, COMPUTED[dtype]), dtype)[0]
 
 
@@ -118,7 +123,7 @@ def avg_pool(low: Lowering, a, window, stride=(), padding=0, ceil=False, include
         for o, s, w, t in zip(low.shape[-rank:], a.shape[-rank:], window, stride, strict=True)
     ):
         return None
-    _ready(low, a, any(s < w for s, w in zip(stride, window, strict=True)))
+    _ready(low, a, window, stride)
     dtype = low.dtype
     windows, _ = _windows(low, a, window, stride, padding, [1] * rank, constant(0, COMPUTED[dtype]), dtype)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -148,13 +153,23 @@ def max_pool_with_indices(low: Lowering, a, window, stride=(), padding=0, dilati
     window = _many(window, rank)
     stride = _many(stride, rank) if stride else window
     given = window, stride, _many(padding, rank), _many(dilation, rank)
-    places = _places_of(low, a, *given) if placed else None
-    return None if placed and places is None else (_max_pool(low, a, *given, a.dtype), places)
+    return _largest_of(low, a, *given) if placed else (_max_pool(low, a, *given, a.dtype), None)
 
 
-def _places_of(low: Lowering, a: Value, window, stride, padding, dilation) -> Value | None:
-    """Where the largest of each window lies in its plane: the first one, or the last NaN, as torch has it."""
-    rank, lead, zero = len(window), len(a.shape) - len(window), index_value(sympy.S.Zero)
+def _first_place(at: list[Index], sizes, padding) -> Expr:
+    """The place in its plane of the first element of a window, which begins at `at`, that is no padding."""
+    if not any(padding):
+        return index_value(flatten(at, sizes))
+    found = zero = index_value(sympy.S.Zero)
+    for one, by in zip(at, strides_of(sizes), strict=True):
+        first = make("max", index_value(sympy.expand(one)), zero, type="int64_t")
+        found = binary("add", found, binary("mul", first, index_value(by)))
+    return found
+
+
+def _largest_of(low: Lowering, a: Value, window, stride, padding, dilation) -> tuple[Value, Value] | None:
+    """The largest of each window, and where it lies in its plane: the first one, or the last NaN, as torch has it."""
+    rank, lead = len(window), len(a.shape) - len(window)
     if math.prod(window) > MOST_PLACED or any(step != 1 for step in dilation) or not a.dtype.is_floating_point:
         return None
     windows = _above_lowest(low, a, window, stride, padding, dilation, a.dtype)
@@ -165,17 +180,17 @@ def _places_of(low: Lowering, a: Value, window, stride, padding, dilation) -> Va
             at = [position[lead + n] * stride[n] + steps[n] - padding[n] for n in range(rank)]
             value = windows.at([*position, *map(sympy.Integer, steps)])
             if largest is None or found is None:
-                largest, found = value, zero  # the first one that is no padding
-                for one, by in zip(at, strides_of(a.shape[lead:]), strict=True):
-                    first = make("max", index_value(sympy.expand(one)), zero, type="int64_t")
-                    found = binary("add", found, binary("mul", first, index_value(by)))
+                largest, found = value, _first_place(at, a.shape[lead:], padding)
                 continue
             better = binary("or", compare("gt", value, largest), compare("ne", value, value))
             found = where(better, index_value(flatten(at, a.shape[lead:])), found)
             largest = where(better, value, largest)
-        return found
+        return largest, found
 
-    return low.formula(element, low_shape(low), torch.int64)
+    shape = low_shape(low)
+    return low.formula(lambda at: element(at)[0], shape, a.dtype), low.formula(
+        lambda at: element(at)[1], shape, torch.int64
+    )
 
 
 @lowers("aten.adaptive_avg_pool1d.default", "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool3d.default",
@@ -211,7 +226,7 @@ def depthwise(low: Lowering, a: Value, weight: Value, bias, stride, padding, dil
     """
     window = [plain(size) for size in weight.shape[2:]]
     stride, dilation, padding = _many(stride, rank), _many(dilation, rank), _many(padding, rank)
-    _ready(low, a, True)
+    _ready(low, a, window, stride)
     zero = constant(0, COMPUTED[low.dtype])
     windows, _ = _windows(low, a, window, stride, padding, dilation, zero, low.dtype)
     times = sympy.cancel(weight.shape[0] / a.shape[1])

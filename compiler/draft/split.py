@@ -77,18 +77,25 @@ def _chunks(program: Program, whole: Definition, folded, chunk: int) -> list[Def
     """The folded axes flattened and cut: element number = part * chunk + step, none past the end."""
     length = product(folded)
     parts = -(-length // chunk) if length.is_Integer else FloorDiv(length + chunk - 1, sympy.Integer(chunk))
-    kept, ranges = whole.kept, [whole.ranges[axis] for axis in whole.kept]
+    kept, kept_sizes = whole.kept, [whole.ranges[axis] for axis in whole.kept]
+    ranges = list(kept_sizes)
     lead = sum(axis < max(whole.reduced) for axis in kept)
     ranges[lead:lead] = [parts, sympy.Integer(chunk)]
     even = length.is_Integer and length % chunk == 0
     identity = IDENTITY.get(whole.kind)
 
-    def element(position):
-        number = sympy.expand(position[lead] * chunk + position[lead + 1])
-        inner = iter(unflatten(number, folded, program.ranges))
+    def number_at(position):
+        return sympy.expand(position[lead] * chunk + position[lead + 1])
+
+    def own(position):
+        inner = iter(unflatten(number_at(position), folded, program.ranges))
         outer = iter([*position[:lead], *position[lead + 2 :]])
-        at = [next(inner) if axis in whole.reduced else next(outer) for axis in range(len(whole.ranges))]
-        value = whole.element(at)
+        return whole.element(
+            [next(inner) if axis in whole.reduced else next(outer) for axis in range(len(whole.ranges))]
+        )
+
+    def element(position):
+        number, value = number_at(position), own(position)
         if even:
             return value
         inside = all_of([compare("lt", index_value(number), index_value(length))])
@@ -97,7 +104,9 @@ def _chunks(program: Program, whole: Definition, folded, chunk: int) -> list[Def
         return masked(inside, value, constant(identity, value.type))
 
     shape = [size for axis, size in enumerate(ranges) if axis != lead + 1]
-    return _two(program, whole, tuple(ranges), frozenset({lead + 1}), element, shape, [lead])
+    found = _two(program, whole, tuple(ranges), frozenset({lead + 1}), element, shape, [lead])
+    found[0].chunked = (length, own) if not even and product(kept_sizes) == 1 else None
+    return found
 
 
 def _two(program: Program, whole: Definition, ranges, reduced, element, shape, joined_axes) -> list[Definition]:

@@ -145,19 +145,6 @@ class Planes:
     """input, weight: as they are; steps: the weights as [group, row, tap, channel] in float32; planes, halves, unscale, state: working memory."""
 
 
-@dataclass(frozen=True)
-class ImageWindow:
-    """What the right side of a convolution's product reads: column q and tap j of each axis the place stride * q + ahead + step * j of an image
-    [images, *places, channels] in memory, zeros beyond it; the depth is taps and in them channels."""
-
-    image: Buffer
-    channels: Index
-    places: tuple[Index, ...]
-    columns: tuple[Index, ...]
-    axes: tuple[tuple[int, int, int, int], ...]
-    """Stride, ahead, step and taps."""
-
-
 @dataclass(eq=False)
 class Definition:
     """A loop nest that fills buffers: over `ranges`, of which the axes in `reduced` are folded by `kind`.
@@ -189,9 +176,9 @@ class Definition:
     """Whether a map's result is stored at all."""
     first: int = 0
     """Of a sort: how many in front are wanted; 0: all. Of a place that a selection finds: its round, from 1 on."""
+    chunked: tuple[Index, Callable[[Position], Expr]] | None = None  # a fold in chunks: how many, one of them unmasked
     is_product: bool = False
     """Whether a sum is one of a product of matrices, which reads everything several times: the compiler's."""
-    window: ImageWindow | None = None
 
     @property
     def kept(self) -> list[int]:
@@ -374,8 +361,7 @@ class Program:
         """What the call brings: the compiler's."""
         self.in_memory = False
         """Whether definitions hand on what they make in memory of a block's own: the compiler's."""
-        self.in_scratch = False
-        """Whether its kernels hand on in memory."""
+        self.in_scratch = False  # whether its kernels hand on in memory
         self.operator = ""
         """The operator that is being lowered: what folds are named after."""
         self._order = 0

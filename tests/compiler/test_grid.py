@@ -231,7 +231,7 @@ def test_rows_that_go_to_one_place_are_summed_by_whoever_writes_it(dtype, tmp_pa
     tensors = {"x": "in n d", "p": "in e d", "src": "in e int64 index:n", "dst": "in e int64 index:n"}
     tensors |= {"y": "out n d", "z": "out n d", "w": "out 2*n d"}
     sizes = [
-        {"n": 2048, "e": 32768, "d": 64},
+        {"n": 131072, "e": 2097152, "d": 64},
         {"n": 2, "e": 300, "d": 8},
         {"n": 40, "e": 19, "d": 3},
         {"n": 1, "e": 1, "d": 4},
