@@ -16,11 +16,14 @@ import torch
 from compiler.draft.expressions import COMPUTED, Expr, all_of, binary, cast, constant, loads_of, masked
 from compiler.draft.index import Index, divide, modulo, number, product, unflatten
 from compiler.draft.lower_convolutions import Axis, _compare
-from compiler.draft.lower_windows import depthwise
+from compiler.draft.lower_windows import _windows, depthwise
 from compiler.draft.lowering import Lowering, lowers, plain
-from compiler.draft.tensors import Definition, NoDraft, Position, Value
-from compiler.products import HALVES, SHORT, is_plain
+from compiler.draft.tensors import Definition, ImageWindow, NoDraft, Position, Value
+from compiler.kernel import LONGEST_WINDOW
+from compiler.products import HALVES, SHORT, STAGE, is_plain
 
+FEW_ROWS = 8
+"""Output channels of a group up to which every thread does its own window: a tile has 32 rows."""
 PACK = 8
 """Channels of which each tap must have whole packs."""
 
@@ -33,9 +36,30 @@ def convolution(
         return None
     if not transposed and weight.shape[1] == 1 and sympy.cancel(weight.shape[0] / a.shape[1]).is_Integer:
         return depthwise(low, a, weight, bias, stride, padding, dilation, len(a.shape) - 2)
-    made = _Convolution(low, a, weight, stride, padding, dilation, plain(groups), transposed).result()
+    rows, depth = sympy.cancel(weight.shape[0] / plain(groups)), product(weight.shape[1:])
+    if not transposed and rows.is_Integer and rows <= FEW_ROWS and depth.is_Integer and SHORT < depth <= LONGEST_WINDOW:
+        made = _few_rows(low, a, weight, stride, padding, dilation, rows)
+    else:
+        made = _Convolution(low, a, weight, stride, padding, dilation, plain(groups), transposed).result()
     type = COMPUTED[low.dtype]
     return low.formula(lambda p: made(p) if bias is None else binary("add", made(p), cast(bias.at([p[1]]), type)))
+
+
+def _few_rows(low: Lowering, a: Value, weight: Value, stride, padding, dilation, rows) -> Callable[[Position], Expr]:
+    """What stands at a place, where each thread takes a window: what a tile reads for 32 rows and more is for a few."""
+    rank, channels, ranges = len(a.shape) - 2, weight.shape[1], low.program.ranges
+    taps = [plain(size) for size in weight.shape[2:]]
+    type = COMPUTED[low.dtype]
+    windows, _ = _windows(low, a, taps, list(stride), list(padding), list(dilation), constant(0, type), low.dtype)
+
+    def element(p) -> Expr:
+        channel, of_taps = p[2 + rank], p[3 + rank :]
+        read = [p[0], sympy.expand(divide(p[1], rows, ranges) * channels + channel), *p[2 : 2 + rank], *of_taps]
+        return binary("mul", cast(weight.at([p[1], channel, *of_taps]), type), cast(windows.at(read), type))
+
+    whole = low.program.formula((*low.shape, channels, *weight.shape[2:]), low.dtype, element, low.name)
+    (made,) = low.program.fold("sum", whole, range(2 + rank, len(whole.shape)), [low.dtype])
+    return lambda p: cast(made.at(p), type)
 
 
 class _Convolution:
@@ -94,6 +118,7 @@ class _Convolution:
         (made,) = low.program.fold("sum", whole, [4], [low.dtype])
         if made.buffer is not None and isinstance(summed := made.buffer.written_by, Definition):
             summed.is_product = self.is_product
+            summed.window = self._window(image) if last else None
         split = low.program.reshape(made, (*lead, self.out, *self.classes, *self.columns))
 
         def at(p: Position) -> Expr:
@@ -112,6 +137,13 @@ class _Convolution:
             return masked(all_of(tapped), found, constant(0, self.type)) if tapped else found
 
         return at
+
+    def _window(self, image: Value) -> ImageWindow | None:
+        """What boxes of the image may be asked for by; a stage is channels of one tap."""
+        if image.buffer is None or self.low.program.estimate(self.channels) % STAGE:
+            return None
+        axes = tuple((axis.stride, axis.ahead, axis.step, axis.taps) for axis in self.axes)
+        return ImageWindow(image.buffer, self.channels, tuple(self.a.shape[2:]), tuple(self.columns), axes)
 
     def _image(self, last: bool) -> Value:
         """[n, group, *places, channel]; in memory as that where channels are `last`."""

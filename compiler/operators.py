@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 
 import sympy
 import torch
@@ -18,16 +19,17 @@ from compiler.draft.expressions import (
     compare,
     constant,
     index_value,
+    loads_of,
     make,
     masked,
     pick,
     unary,
     where,
 )
-from compiler.draft.index import divide, flatten, modulo, number, unflatten
+from compiler.draft.index import Index, divide, flatten, modulo, number, unflatten
 from compiler.draft.lower_pointwise import _apply, _stored
 from compiler.draft.lowering import Lowering, _nothing, extend, lowers
-from compiler.draft.tensors import Definition, NoDraft, Program, Value
+from compiler.draft.tensors import Definition, NoDraft, Position, Program, Value
 
 INTEGERS = {
     "bit_and": ("bitwise_and.Tensor", "bitwise_and.Scalar", "__and__.Tensor", "__and__.Scalar"),
@@ -103,6 +105,10 @@ MOST_COST = 4096
 """Instructions of an operand's element: a table that doubled seven times was an expression of 16384 branches, and its product 200,000 lines."""
 
 
+MANY = 1024
+"""Rows or columns from which on what is computed of an operand's element is computed once."""
+
+
 def _product(before, low: Lowering, a: Value, b: Value):
     """A product of matrices as sums: of vectors it is a reduction like any other; what else it is part of says its kernel."""
     found = before(low, a, b)
@@ -112,16 +118,39 @@ def _product(before, low: Lowering, a: Value, b: Value):
         return None
     batch, rows, columns, depth = a.shape[:-2], a.shape[-2], b.shape[-1], a.shape[-1]
     type = COMPUTED[low.dtype]
+    left, right = (a.at, b.at) if 1 in (rows, columns) else (_operand(low, a, columns), _operand(low, b, rows))
 
     def element(position) -> Expr:
         *lead, row, column, step = position
-        return binary("mul", cast(a.at([*lead, row, step]), type), cast(b.at([*lead, step, column]), type))
+        return binary("mul", cast(left([*lead, row, step]), type), cast(right([*lead, step, column]), type))
 
     whole = low.program.formula((*batch, rows, columns, depth), low.dtype, element, low.name)
     (made,) = low.program.fold("sum", whole, [len(batch) + 2], [low.dtype])
     if made.buffer is not None and isinstance(summed := made.buffer.written_by, Definition):  # else it is an expression
         summed.is_product = rows != 1 and columns != 1
     return made
+
+
+def _operand(low: Lowering, side: Value, uses: Index) -> Callable[[Position], Expr]:
+    """The operand's element: of memory where more than a load of float32s is done for it and many tiles read it, as its loads lie."""
+    program = low.program
+    at = program.ranges.probe(side.shape)
+    value = side.at(at)
+    loads = loads_of([value])
+    sums = any(getattr(load.args[0].written_by, "is_product", False) for load in loads)
+    once = (
+        bool(loads) and value.op not in ("load", "masked") and {load.args[0].dtype for load in loads} == {torch.float32}
+    )
+    if program.in_memory or program.estimate(uses) < MANY or sums or not once:
+        return side.at
+    turned = any(
+        load.op == "load" and {at[-1], at[-2]} <= load.args[1].free_symbols and load.args[1].coeff(at[-2]) == 1
+        for load in loads
+    )
+    order = [*range(len(at) - 2), len(at) - 1, len(at) - 2] if turned else list(range(len(at)))
+    made = low.formula(lambda p: side.at([p[axis] for axis in order]), [side.shape[axis] for axis in order])
+    program.copied.add(program.realise(made))
+    return lambda p: made.at([p[axis] for axis in order])
 
 
 def _columns(low: Lowering, a: Value, window, dilation, padding, stride):

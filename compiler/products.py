@@ -15,7 +15,7 @@ import torch
 from compiler.draft.expressions import Expr, binary, by_name, cast, constant, indices_of, loads_of, make, symbols_of
 from compiler.draft.index import FloorDiv, Index, flatten, joined, product, unflatten
 from compiler.draft.partition import Member
-from compiler.draft.tensors import Buffer, Definition
+from compiler.draft.tensors import Buffer, Definition, ImageWindow
 from compiler.kernel import PackedKernel
 from compiler.selects import SelectedProgram
 
@@ -51,6 +51,8 @@ class ProductKernel(PackedKernel):
     factors: tuple[Expr, Expr] | None = None
     """What the sums within `stages` stages are multiplied by, of their row and of their column; None: nothing."""
     stages: int = 0
+    window: ImageWindow | None = None
+    """What the right side reads of."""
 
     @property
     def read(self) -> list[Expr]:
@@ -158,7 +160,7 @@ def _kernel(
     place = joined(flatten(axes[:-1], first.ranges[:-1]))
     kernel = ProductKernel(
         first.ranges, first.reduced, sympy.S.Zero, axes, layout=TILES, order=max(d.order for d in [*products, *maps]),
-        loops_of=tuple(loops), ends=tuple(ends), sums=[d.outs[0] for d in products],
+        loops_of=tuple(loops), ends=tuple(ends), sums=[d.outs[0] for d in products], window=first.window,
     )  # fmt: skip
     _, m, n, _ = loops
     if not (m.is_Symbol and n.is_Symbol):

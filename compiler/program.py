@@ -435,10 +435,15 @@ def _lowered(
     loops = steps_of(lowered, set(outputs.values()))
     tiles = products_of(lowered, set(outputs.values()), lowered.in_scratch, short_fold == SHORT_FOLD)
     apart = [*(side for tile in tiles for side in tile.read), *(m.value for loop in loops for m in loop.members)]
-    read = {load.args[0] for load in loads_of(apart)}
+    apart += [m.value for tile in tiles for m in tile.stores]
+    read = {load.args[0] for load in loads_of(apart)} - {one for tile in tiles for one in tile.sums}
     phases = phases_alone(lowered, set(outputs.values()), now) if how == MIXED else {}
     fusion = Fusion(lowered, set(outputs.values()) | (read - set(inputs.values())), vector, short_fold, phases)
     kernels = sorted([*_kernels(fusion), *streams, *loops, *tiles], key=lambda kernel: kernel.order)
+    makers = {out: at for at, kernel in enumerate(kernels) for out in kernel.made if out not in inputs.values()}
+    for at, kernel in enumerate(kernels):  # what is fused does not know what a product that it reads needs itself
+        if any(makers.get(load.args[0], at) > at for load in loads_of(kernel.roots)):
+            raise NoDraft("a kernel would read what a later one makes")
     program = KernelProgram(
         spec, dtype, vector, packs, sizes, symbols, lowered, inputs, outputs, kernels, fusion.lane, named
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import sympy
@@ -52,13 +53,26 @@ def steps_of_loads(definition: Definition, variables: Ranges) -> list[tuple[Expr
 
 
 def is_window(definition: Definition, variables: Ranges) -> bool:
-    """Whether what one reduction reads is read again, moved by one, for its neighbour: a pool, a filter."""
+    """Whether what one reduction reads is read again for a neighbour: a pool, a filter, in steps and apart."""
     at = [variables.variable(f"read{axis}", size) for axis, size in enumerate(definition.ranges)]
     for load in loads_of([definition.element(at)]):
         steps = strides_along(load.args[1], at)
-        if {steps[axis] for axis in definition.reduced} & {steps[axis] for axis in definition.kept} - {None, 0}:
+        pairs = itertools.product(definition.reduced, definition.kept)
+        if any(
+            _overlap(steps, definition.ranges, *pair) or _overlap(steps, definition.ranges, *pair[::-1])
+            for pair in pairs
+        ):
             return True
     return False
+
+
+def _overlap(steps: list[Index | None], sizes: tuple[Index, ...], one: int, other: int) -> bool:
+    """Whether a step along `one` is some along `other`, no more than there are."""
+    step, by = steps[one], steps[other]
+    if step is None or by is None or 0 in (step, by):
+        return False
+    times = sympy.cancel(step / by)
+    return bool(times.is_Integer and times > 0 and (times == 1 or not sizes[other].is_Integer or times < sizes[other]))
 
 
 def goes_across(steps: list[Index | None], axis: int, last: int) -> bool:

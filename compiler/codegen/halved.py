@@ -11,6 +11,7 @@ from compiler.codegen.shifted_sides import bring_by_words, line_lengths
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr
 from compiler.draft.printing import indent
+from compiler.draft.tensors import ImageWindow
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram
 
@@ -30,9 +31,9 @@ def stage_lines(
         size = f"{places} * kTileSteps * 2"
         for at in range(count):
             side, name = sides[at][which], f"{word}Of{at}"
-            box = side.box(kind)
+            box, window = side.box(kind), side.window(kind)
             made = bring_side(side, name, type, places, kind)
-            copies |= box is None and not made.member
+            copies |= box is None and window is None and not made.member
             lines += made.bring
             bring = f"{name}({'read, ' if made.member else ''}batch, {first}, start, {to}, thread, threads);"
             if made.member:
@@ -40,12 +41,15 @@ def stage_lines(
                 members.append(made.member)
                 fetches += made.fetch
                 fetched.append(f"{name}Fetch(read, batch, {first}, start, thread, threads);")
-            if box is None:
+            if box is None and window is None:
                 brought.append(bring)
             else:
                 maps.append(f"{word}Map{at}")
                 bytes.append(size)
                 brought.append(f"if constexpr (!kAsks) {bring}")
+            if window is not None:
+                asked += side.ask_for_window(window, maps[-1], to, first)
+            elif box is not None:
                 batch = "batch" if box[2] != 0 else "0"
                 along = str(side.along).lower()
                 asked.append(f"ask_for_side<{along}, {places}>({word}Map{at}, {to}, barrier, {first}, start, {batch});")
@@ -87,6 +91,17 @@ def _same(one: Expr, other: Expr) -> bool:
     return one.op == other.op == "load" and one.args[0] is other.args[0] and one.args[1] == other.args[1]
 
 
+def _map_window(program: KernelProgram, kernel: ProductKernel, window: ImageWindow, name: str, type: str) -> str:
+    def listed(type: str, values) -> str:
+        return f"{{{', '.join(f'static_cast<{type}>({value})' for value in reversed(values))}}}"
+
+    sizes = [listed("int64_t", [in_axes(program, size) for size in part]) for part in (window.places, window.columns)]
+    first = [ahead + min(step, 0) * (taps - 1) for _, ahead, step, taps in window.axes]
+    given = [window.image.text, *(in_axes(program, one) for one in (window.channels, kernel.ends[0])), *sizes]
+    given += [listed("int", first), listed("cuuint32_t", [stride for stride, *_ in window.axes]), "tile_plan.columns"]
+    return f"map_window<{len(window.axes)}>(&{name}, {type}, {', '.join(given)})"
+
+
 def launch_halved(
     program: KernelProgram, function: KernelFunction, kernel: ProductKernel, sizes: str, clusters: bool
 ) -> list[str]:
@@ -98,7 +113,12 @@ def launch_halved(
     for word, values, which in (("left", lefts, 1), ("right", rights, 2)):
         for at, value in enumerate(values):
             side = OperandSide(text, kernel, value, which)
+            names.append(f"{word}Map{at}")
+            if (window := side.window(kind)) is not None:
+                made.append(_map_window(program, kernel, window, names[-1], type))
+                continue
             if (box := side.box(kind)) is None:
+                names.pop()
                 continue
             begin, line, matrix = (in_axes(program, index) for index in box)
             ends = (kernel.ends[3], kernel.ends[which]) if side.along else (kernel.ends[which], kernel.ends[3])
@@ -107,7 +127,6 @@ def launch_halved(
             where = buffer if begin == "0" else f"{buffer} + ({begin})"
             batches = kernel.ends[0] if box[2] != 0 else sympy.S.One  # one matrix of all batches
             given = ", ".join(in_axes(program, end) for end in (*ends, batches))
-            names.append(f"{word}Map{at}")
             made.append(f"map_side(&{names[-1]}, {type}, {where}, {given}, {line}, {matrix}, {lines})")
     all_mapped = len(names) == len(lefts) + len(rights)
     least = 32 if kernel.along(rights[0]) else 64  # columns of a box

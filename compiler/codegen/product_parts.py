@@ -12,12 +12,15 @@ from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import print_lines
 from compiler.codegen.text import Text, element_type
 from compiler.draft.expressions import Expr, indices_of, loads_of, make, put
-from compiler.draft.index import FloorDiv, Index, Modulo
+from compiler.draft.index import FloorDiv, Index, Modulo, divide, unflatten
 from compiler.draft.printing import branch, indent, index_text
+from compiler.draft.tensors import ImageWindow
 from compiler.products import BYTES, HALVES, ProductKernel, without_quotients
 
 PACKED = (*HALVES, *BYTES, torch.float32, torch.int16, torch.int32)
 """What eight neighbours of are read at once where an operand is made of them."""
+FARTHEST = {1: 65535, 2: 255, 3: 31}
+"""Places that a box of a window may be moved by, by its axes."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,35 @@ class OperandSide:
         line, matrix = (rest.coeff(axis) if axis.is_Symbol else sympy.S.Zero for axis in (slow, batch))
         begin = sympy.expand(rest - line * slow - matrix * batch)
         return None if loops & (begin.free_symbols | line.free_symbols | matrix.free_symbols) else (begin, line, matrix)
+
+    def window(self, dtype: torch.dtype) -> ImageWindow | None:
+        """Of which boxes can be asked for."""
+        load, window = self.guarded[0], self.kernel.window
+        if window is None or load.op != "load" or load.args[0] is not window.image or load.args[0].dtype != dtype:
+            return None
+        farthest = max(abs(step) * (taps - 1) for _, _, step, taps in window.axes)
+        return window if farthest <= FARTHEST.get(len(window.axes), -1) else None
+
+    def ask_for_window(self, window: ImageWindow, name: str, to: str, first: str) -> list[str]:
+        """Lines that ask for a stage by the map `name`."""
+        ranges, wide = self.text.program.lowered.ranges, self.text.wide
+        tap = divide(self.step, window.channels, ranges)
+        columns = unflatten(self.place, window.columns, ranges)
+        taps = unflatten(tap, [many for *_, many in window.axes], ranges)
+        places, moved = [], []
+        for (stride, ahead, step, many), column, at in zip(window.axes, columns, taps, strict=True):
+            places.append(sympy.expand(stride * column + ahead + min(step, 0) * (many - 1)))
+            moved.append(sympy.expand(step * at - min(step, 0) * (many - 1)))
+        channel = sympy.expand(self.step - window.channels * tap)
+
+        def listed(type: str, indices: list[Index]) -> str:
+            return ", ".join(f"static_cast<{type}>({self.text.index(index)})" for index in reversed(indices))
+
+        return [
+            "{", f"    const {wide} {self.place} = {first}, {self.step} = start;",
+            f"    ask_for_window<{len(places)}>({name}, {to}, barrier, {listed('int', [channel])}, {{{listed('int', places)}}}, static_cast<int>(batch), {{{listed('uint16_t', moved)}}});",
+            "}",
+        ]  # fmt: skip
 
     def element(self, depth: int, at: str = "") -> list[str]:
         """Lines that set `theValue`; `at` is added to the axis along which neighbours lie."""

@@ -30,9 +30,26 @@ __device__ __forceinline__ void ask_for_side(const CUtensorMap& map, uint32_t to
         }
     }
 }
+// 64 channels from one on at neighbouring places of a convolution, moved by a tap of each axis, the innermost first; from image to image.
+template <int Axes>
+__device__ __forceinline__ void ask_for_window(
+    const CUtensorMap& map, uint32_t to, uint32_t barrier, int channel, const int (&place)[Axes], int image, const uint16_t (&tap)[Axes]) {
+    if constexpr (Axes == 1) {
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2], {%6};"
+                     ::"r"(to), "l"(&map), "r"(barrier), "r"(channel), "r"(place[0]), "r"(image), "h"(tap[0]) : "memory");
+    } else if constexpr (Axes == 2) {
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};"
+                     ::"r"(to), "l"(&map), "r"(barrier), "r"(channel), "r"(place[0]), "r"(place[1]), "r"(image), "h"(tap[0]), "h"(tap[1]) : "memory");
+    } else {
+        asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2], {%8, %9, %10};"
+                     ::"r"(to), "l"(&map), "r"(barrier), "r"(channel), "r"(place[0]), "r"(place[1]), "r"(place[2]), "r"(image), "h"(tap[0]), "h"(tap[1]), "h"(tap[2]) : "memory");
+    }
+}
 // WGMMA
 #else
 constexpr bool kAsksForBoxes = false;
+template <int Axes>
+__device__ __forceinline__ void ask_for_window(const CUtensorMap&, uint32_t, uint32_t, int, const int (&)[Axes], int, const uint16_t (&)[Axes]) {}
 template <bool AlongK, int Places>
 __device__ __forceinline__ void ask_for_side(const CUtensorMap&, uint32_t, uint32_t, int, int, int) {}
 
@@ -352,13 +369,18 @@ using EncodeTiled = CUresult(
     CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
     CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
+using EncodeIm2col = CUresult(
+    CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const int*, const int*, cuuint32_t, cuuint32_t, const cuuint32_t*,
+    CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
 // The driver's function, by the runtime, so that no library is linked; nullptr where it has none.
-inline EncodeTiled* encode_tiled_of_driver() {
-    static EncodeTiled* const found = [] {
+template <typename Function>
+inline Function* function_of_driver(const char* name) {
+    static Function* const found = [name] {
         void* entry = nullptr;
         cudaDriverEntryPointQueryResult result;
-        const auto error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
-        return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTiled*>(entry) : nullptr;
+        const auto error = cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &result);
+        return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Function*>(entry) : nullptr;
     }();
     return found;
 }
@@ -368,15 +390,42 @@ inline EncodeTiled* encode_tiled_of_driver() {
 inline bool map_side(CUtensorMap* map, CUtensorMapDataType type, const void* from, int64_t neighbours, int64_t height, int64_t batches, int64_t line, int64_t matrix, int lines) {
     line = height > 1 ? line : (neighbours + 7) / 8 * 8;
     matrix = batches > 1 ? matrix : line;
-    if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || line % 8 != 0 || matrix % 8 != 0 || line <= 0 || matrix <= 0 || encode_tiled_of_driver() == nullptr) {
+    auto* const encode = function_of_driver<EncodeTiled>("cuTensorMapEncodeTiled");
+    if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || line % 8 != 0 || matrix % 8 != 0 || line <= 0 || matrix <= 0 || encode == nullptr) {
         return false;
     }
     const cuuint64_t sizes[] = {static_cast<cuuint64_t>(neighbours), static_cast<cuuint64_t>(height), static_cast<cuuint64_t>(batches)};
     const cuuint64_t strides[] = {static_cast<cuuint64_t>(line) * 2, static_cast<cuuint64_t>(matrix) * 2};
     const cuuint32_t box[] = {64, static_cast<cuuint32_t>(lines), 1}, steps[] = {1, 1, 1};
-    return encode_tiled_of_driver()(
+    return encode(
                map, type, 3, const_cast<void*>(from), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Boxes of 64 channels at `lines` places of a convolution, which begin at `first` and are `strides` apart along each axis, the innermost first.
+// False where a stage would have channels of two taps.
+template <int Axes>
+inline bool map_window(
+    CUtensorMap* map, CUtensorMapDataType type, const void* from, int64_t channels, int64_t images, const int64_t (&places)[Axes], const int64_t (&columns)[Axes],
+    const int (&first)[Axes], const cuuint32_t (&strides)[Axes], int lines) {
+    auto* const encode = function_of_driver<EncodeIm2col>("cuTensorMapEncodeIm2col");
+    if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || channels % kTileSteps != 0 || encode == nullptr) {
+        return false;
+    }
+    cuuint64_t sizes[Axes + 2] = {static_cast<cuuint64_t>(channels)}, apart[Axes + 1] = {static_cast<cuuint64_t>(channels) * 2};
+    cuuint32_t steps[Axes + 2] = {1};
+    int last[Axes];  // of the places that are begun at, counted from the image's last
+    for (int i = 0; i < Axes; ++i) {
+        sizes[i + 1] = static_cast<cuuint64_t>(places[i]);
+        apart[i + 1] = apart[i] * sizes[i + 1];
+        steps[i + 1] = strides[i];
+        last[i] = static_cast<int>(first[i] + (columns[i] - 1) * strides[i] + 1 - places[i]);
+    }
+    sizes[Axes + 1] = static_cast<cuuint64_t>(images);
+    steps[Axes + 1] = 1;
+    return encode(
+               map, type, Axes + 2, const_cast<void*>(from), sizes, apart, first, last, kTileSteps, static_cast<cuuint32_t>(lines), steps,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 // As measured on an H200, where all multiprocessors read.

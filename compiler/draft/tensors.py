@@ -145,6 +145,19 @@ class Planes:
     """input, weight: as they are; steps: the weights as [group, row, tap, channel] in float32; planes, halves, unscale, state: working memory."""
 
 
+@dataclass(frozen=True)
+class ImageWindow:
+    """What the right side of a convolution's product reads: column q and tap j of each axis the place stride * q + ahead + step * j of an image
+    [images, *places, channels] in memory, zeros beyond it; the depth is taps and in them channels."""
+
+    image: Buffer
+    channels: Index
+    places: tuple[Index, ...]
+    columns: tuple[Index, ...]
+    axes: tuple[tuple[int, int, int, int], ...]
+    """Stride, ahead, step and taps."""
+
+
 @dataclass(eq=False)
 class Definition:
     """A loop nest that fills buffers: over `ranges`, of which the axes in `reduced` are folded by `kind`.
@@ -179,6 +192,7 @@ class Definition:
     chunked: tuple[Index, Callable[[Position], Expr]] | None = None  # a fold in chunks: how many, one of them unmasked
     is_product: bool = False
     """Whether a sum is one of a product of matrices, which reads everything several times: the compiler's."""
+    window: ImageWindow | None = None
 
     @property
     def kept(self) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +41,7 @@ TWICE_WEIGHTS = 1 << 30
 UNSEEN = "whose kernels did the work is not checked: on a CPU no profile tells them apart"
 
 
+COPIES_TIMED = 7
 DIFFERS = 0.5
 """Share of the elements that another draw changes which two calls of one draw must differ in; below it the output is
 known from the draw."""
@@ -109,6 +112,23 @@ class ProblemRules(KernelRules):
 
     def initial_state(self, workload: Workload) -> dict[str, torch.Tensor]:
         return self.problem.initial_state(workload)
+
+    def carried_s(self, workload: Workload) -> float:
+        import torch
+
+        spec, taken = self.session.spec, [math.inf]
+        state = [one for one in spec.inputs if f"{one.name}_after" in {output.name for output in spec.outputs}]
+        of = [
+            torch.zeros(spec.shape(one, workload.axes), dtype=getattr(torch, spec.dtype(one, workload)))
+            for one in state
+        ]
+        to = [torch.zeros_like(one) for one in of]
+        for _ in range(COPIES_TIMED if state else 0):
+            began = time.perf_counter()
+            torch._foreach_copy_(to, of)
+            torch._foreach_copy_(of, to)
+            taken.append(time.perf_counter() - began)
+        return min(taken) if state else 0.0
 
     def name_fault(self, reason: str) -> str:
         return self.problem.name_fault(reason)

@@ -104,6 +104,10 @@ class KernelRules:
         """What the inputs that are a module's state are before any call, by name."""
         return {}
 
+    def carried_s(self, workload: Workload) -> float:
+        """Seconds that a call's copies of a module's state take at least, on a CPU."""
+        return 0.0
+
     def name_fault(self, reason: str) -> str:
         """The reason with the user's names for what is wrong."""
         return reason

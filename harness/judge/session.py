@@ -44,7 +44,7 @@ from kernels.spec import Device, Frozen, Spec, Workload
 if TYPE_CHECKING:
     from harness.judge.rules import KernelRules
 
-VERSION = "72"
+VERSION = "73"
 """Part of every cache key: raised when a verdict would come out differently."""
 CACHES: tuple[Cache, ...] = ("cold", "hot")
 SMALL_BYTES, SPECIAL_BYTES = 1 << 20, 64 << 20

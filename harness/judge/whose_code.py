@@ -65,6 +65,8 @@ class CodeShares(Frozen):
     call_us: float = 0.0
     copied: float = 0.0
     """Share of its calls' time that its process says to be copies of what they return, laid out as the outputs are."""
+    carried: float = 0.0
+    """Share of its calls' time that copies of its state into the module and out of it take at least, which it may not leave out."""
     slower: float = 1.0
     """CPU time of a call after it was first stopped over that before."""
 
@@ -118,7 +120,8 @@ def _watch_once(session: EvaluationSession, build: Build, workload: Workload, ca
     seen = _sorted(places, maps, str(worker.scratch), arm.pace_s * 1e6, _own_files(worker, Path(build.artefact)))
     slower = statistics.median(after) / max(statistics.median(before), 1e-9) if after else 1.0
     copied = statistics.median(plain for plain, _other in arm.copied) / arm.whole_s if arm.copied else 0.0
-    return seen.model_copy(update={"slower": slower, "copied": copied})
+    carried = min(1.0, session.rules.carried_s(workload) / arm.whole_s)
+    return seen.model_copy(update={"slower": slower, "copied": copied, "carried": carried})
 
 
 def _own_files(worker: Worker, artefact: Path) -> frozenset[str]:
@@ -193,6 +196,8 @@ def doubt(seen: CodeShares, *, libraries: bool) -> str:
         return f"a library did the work: {said}"
     if seen.neither < COPIED * seen.copied * seen.looks - FEWEST_COPIES:
         return f"it copies what it returns in {seen.copied:.0%} of its time, as its process says, and was seen there in {seen.neither} of {seen.looks} looks"
+    if seen.library < COPIED * seen.carried * seen.looks - FEWEST_COPIES:
+        return f"its state is copied in {seen.carried:.0%} of its time, and torch was seen to copy in {seen.library} of {seen.looks} looks"
     if seen.slower > SLOWER:
         return f"whose code did the work is not known: its calls took {seen.slower:.2f} times as long once it had been looked at"
     return ""

@@ -180,6 +180,28 @@ def test_functions_in_vectors_are_as_exact_as_is_said(tmp_path):
         assert off <= most, (name, off)
 
 
+def test_the_largest_few_of_a_row_are_those_of_a_stable_sort(tmp_path):
+    """Equal ones, infinities and NaN among them; whole sixteens and what is left of them."""
+    entry = 'extern "C" void firsts(const float* values, int64_t count, float* to, int64_t* at) {'
+    entry += " row_firsts(values, count, *reinterpret_cast<float(*)[5]>(to), *reinterpret_cast<int64_t(*)[5]>(at)); }\n"
+    library = built(BEFORE + cpu_prelude() + entry, tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    for count in (5, 16, 37, 300):
+        for odd in (0.0, math.nan, math.inf, -math.inf):
+            row = torch.randint(-3, 4, (count,), generator=generator).float()
+            row[torch.randint(0, count, (3,), generator=generator)] = odd
+            to, at = torch.empty(5), torch.empty(5, dtype=torch.int64)
+            library.firsts(
+                ctypes.c_void_p(row.data_ptr()),
+                ctypes.c_int64(count),
+                *(ctypes.c_void_p(t.data_ptr()) for t in (to, at)),
+            )
+            right = row.sort(descending=True, stable=True)
+            assert torch.equal(at, right.indices[:5]) and torch.equal(
+                to.nan_to_num(9), right.values[:5].nan_to_num(9)
+            ), (count, odd)
+
+
 ATTENTION = """\
 def reference(query, key, value, rows, keys):
     import torch
@@ -204,6 +226,30 @@ def test_products_go_by_panels_in_phases_and_beside_them(tmp_path):
     text = source(spec, ATTENTION, device="cpu")
     assert text.count(" multiply_panels<") >= 6
     check_text(folder_of(tmp_path, spec, ATTENTION), text, tmp_path, "cpu", (0,))
+
+
+BESIDE = """\
+def reference(x, down, up):
+    import torch
+
+    gate = torch.sigmoid((x.mean(-1) @ down).relu() @ up)
+    features = torch.exp(x)
+    state = (features @ x.transpose(1, 2)) / features.sum(-1, keepdim=True)
+    return {"out": x * gate[..., None], "state": state}
+"""
+
+
+def test_what_is_made_of_a_product_reads_reductions_beside_it_and_waits_for_it(tmp_path):
+    """The reductions were dropped, as nobody's; a map was computed with the mean of which the product that it reads is made."""
+    tensors = {
+        "x": "in images channels area",
+        "down": "in channels hidden",
+        "up": "in hidden channels",
+        "out": "out images channels area",
+        "state": "out images channels channels",
+    }
+    spec = made([{"images": 3, "channels": 5, "area": 37, "hidden": 4}], devices=["cpu"], tensors=tensors)
+    check_text(folder_of(tmp_path, spec, BESIDE), source(spec, BESIDE, device="cpu"), tmp_path, "cpu", (0,))
 
 
 SHARES = """\

@@ -8,7 +8,7 @@ import pytest
 
 from compiler import operators
 from compiler.compile import Meaning, source
-from compiler.draft.partition import ROW
+from compiler.draft.partition import FLAT, ROW
 from compiler.frontend import NoProgram
 from compiler.products import TILES, ProductKernel
 from kernels import catalog
@@ -239,12 +239,24 @@ def test_a_convolution_is_a_product_of_its_windows(form, tmp_path):
         {"n": 8, "c": 64, "o": 64, "h": 64, "w": 64},
         {"n": 2, "c": 5, "o": 9, "h": 8, "w": 16},
         {"n": 1, "c": 8, "o": 3, "h": 3, "w": 5},
-        {"n": 1, "c": 16, "o": 2, "h": 4, "w": 8},
+        {"n": 2, "c": 64, "o": 2, "h": 4, "w": 8},  # whole stages of channels
     ]
     tensors = {"x": f"in {x}", "k": f"in {k}", "b": "in o", "y": f"out {y}"}
     spec = made(sizes, (dtype,), ("cuda",), tensors=tensors)
-    kernels = Meaning(spec, reference).program(dtype, 1).kernels
+    kernels, text = Meaning(spec, reference).program(dtype, 1).kernels, source(spec, reference)
     assert sum(isinstance(kernel, ProductKernel) for kernel in kernels) == 1
+    assert ("ask_for_window<" in text) == (dtype != "float32"), "by boxes"
+    check_text(folder_of(tmp_path, spec, reference), text, tmp_path)
+
+
+def test_a_convolution_of_few_output_channels_is_no_product(tmp_path):
+    """A tile has 32 rows: six of them took 198 us where a window a thread takes 121 (H200), as wide apart as it may be."""
+    reference = "import torch\n\n\ndef reference(x, k, b):\n    return {'y': torch.relu(torch.nn.functional.conv2d(x, k, b, padding=2, dilation=2, groups=4))}\n"
+    tensors = {"x": "in n 16 h w", "k": "in 24 4 3 3", "b": "in 24", "y": "out n 24 h w"}
+    sizes = [{"n": 16, "h": 128, "w": 128}, {"n": 2, "h": 5, "w": 8}, {"n": 1, "h": 2, "w": 3}]
+    spec = made(sizes, ("float32",), ("cuda",), timed=1, tensors=tensors)
+    (kernel,) = Meaning(spec, reference).program("float32", 4).kernels
+    assert kernel.layout == FLAT and kernel.width == 4
     check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path)
 
 
@@ -296,7 +308,9 @@ def reference(x, w):
     sizes = [{"n": 2048, "k": 1024, "m": 1024}, {"n": 9, "k": 33, "m": 5}, {"n": 3, "k": 40, "m": 16}]
     tensors = {"x": "in n k", "w": "in k m", "y": "out n m", "z": "out n"}
     spec = made(sizes, ("float32",), ("cuda",), timed=1, tensors=tensors)
-    assert [k.layout for k in Meaning(spec, reference).program("float32", 1).kernels] == [ROW, TILES, TILES, ROW]
+    kernels = Meaning(spec, reference).program("float32", 1).kernels
+    assert [k.layout for k in kernels] == [ROW, TILES, TILES, ROW]
+    assert all(side.op == "load" for kernel in kernels[1:3] for side in kernel.read), "no tile makes it again"
     check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path, offsets=(0,))
 
 

@@ -21,8 +21,8 @@ inline __half __low2half(__half2 v) { return v.x; }
 inline __half __high2half(__half2 v) { return v.y; }
 
 // --- the driver's encoder: a map is what it was made from -------------------------------------------------------------------
-struct CUtensorMap { const void* base; uint64_t sizes[3]; uint32_t box[3]; uint64_t strides[3]; };
-enum CUresult { CUDA_SUCCESS };
+struct CUtensorMap { const void* base; uint64_t sizes[5]; uint32_t box[3]; uint64_t strides[5]; int first[3], last[3]; uint32_t steps[5]; };
+enum CUresult { CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE };
 enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 };
 enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE };
 enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B };
@@ -37,7 +37,7 @@ using cudaError_t = int;
 inline CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* base, const cuuint64_t* sizes, const cuuint64_t* strides,
                              const cuuint32_t* box, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                              CUtensorMapFloatOOBfill) {
-  *map = CUtensorMap{base, {1, 1, 1}, {1, 1, 1}, {2, 0, 0}};
+  *map = CUtensorMap{base, {1, 1, 1}, {1, 1, 1}, {2, 0, 0}, {}, {}, {}};
   for (cuuint32_t n = 0; n < rank; ++n) {
     map->sizes[n] = sizes[n], map->box[n] = box[n];
     if (n > 0) map->strides[n] = strides[n - 1];
@@ -47,8 +47,27 @@ inline CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t r
   if (box[0] != 64 || uint64_t(base) % 16) tensor::fail("a map of boxes that are not 128 bytes wide, or of a tensor at an odd address");
   return CUDA_SUCCESS;
 }
-inline cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** entry, unsigned, int, cudaDriverEntryPointQueryResult* result) {
-  *entry = reinterpret_cast<void*>(encode_tiled), *result = cudaDriverEntryPointSuccess;
+// Of [images, *places, channels]: places from `first` on, `steps` apart, up to `last` behind the image's end.
+inline CUresult encode_im2col(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* base, const cuuint64_t* sizes, const cuuint64_t* strides,
+                              const int* first, const int* last, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* steps, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  *map = CUtensorMap{base, {1, 1, 1, 1, 1}, {channels, pixels, 1}, {2}, {}, {}, {}};
+  for (cuuint32_t n = 0; n < rank; ++n) {
+    map->sizes[n] = sizes[n], map->steps[n] = steps[n];
+    if (n > 0) map->strides[n] = strides[n - 1];
+    if (n > 0 && (strides[n - 1] == 0 || strides[n - 1] % 16)) tensor::fail("a map whose rows are no multiples of 16 bytes apart");
+  }
+  const int far = rank == 3 ? 1 << 15 : rank == 4 ? 1 << 7 : 1 << 4;
+  for (cuuint32_t n = 0; n + 2 < rank; ++n) {
+    map->first[n] = first[n], map->last[n] = last[n];
+    if (first[n] < -far || first[n] >= far || last[n] < -far || last[n] >= far || steps[n + 1] > 8) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (channels != 64 || uint64_t(base) % 16) tensor::fail("a map of boxes that are not 128 bytes wide, or of a tensor at an odd address");
+  return CUDA_SUCCESS;
+}
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** entry, unsigned, int, cudaDriverEntryPointQueryResult* result) {
+  *entry = !std::strcmp(name, "cuTensorMapEncodeIm2col") ? reinterpret_cast<void*>(encode_im2col) : reinterpret_cast<void*>(encode_tiled);
+  *result = cudaDriverEntryPointSuccess;
   return 0;
 }
 
@@ -286,6 +305,51 @@ inline void box_for(unsigned blocks, uint64_t to, const CUtensorMap* map, uint64
     there.bytes -= int64_t(map->box[0]) * map->box[1] * 2;
     turn(there);
   }
+}
+
+// Channels at neighbouring places that a convolution begins at, moved by a tap, from line to line and from image to image, zeros beyond these.
+template <int Axes>
+void window_at(uint64_t to, const CUtensorMap* map, uint64_t barrier, int channel, const int (&begin)[Axes], int image, const int (&tap)[Axes]) {
+  if (to % 1024) tensor::fail("a box that is not aligned as its swizzle wants it");
+  int at[Axes];
+  for (int n = 0; n < Axes; ++n) {
+    at[n] = begin[n];
+    if (tap[n] < 0 || tap[n] > (Axes == 1 ? 65535 : Axes == 2 ? 255 : 31)) tensor::fail("a window that is moved too far");
+    if ((at[n] - map->first[n]) % int(map->steps[n + 1])) tensor::fail("a window that begins between two places");
+  }
+  for (uint64_t row = 0; row < map->box[1]; ++row) {
+    bool inside = image >= 0 && uint64_t(image) < map->sizes[Axes + 1];
+    const char* from = static_cast<const char*>(map->base) + image * int64_t(map->strides[Axes + 1]);
+    for (int n = 0; n < Axes; ++n) {
+      const int place = at[n] + tap[n];
+      inside = inside && place >= 0 && uint64_t(place) < map->sizes[n + 1];
+      from += place * int64_t(map->strides[n + 1]);
+    }
+    for (uint64_t column = 0; column < map->box[0]; ++column) {
+      uint16_t value = 0;
+      if (inside && channel + column < map->sizes[0]) value = *reinterpret_cast<const uint16_t*>(from + (channel + column) * 2);
+      std::memcpy(place(swizzled(to + row * 128 + column * 2)), &value, 2);
+    }
+    bool next = true;
+    for (int n = 0; n < Axes && next; ++n) {
+      at[n] += map->steps[n + 1];
+      next = at[n] > int(map->sizes[n + 1]) - 1 + map->last[n];
+      if (next) at[n] = map->first[n];
+    }
+    image += next;
+  }
+  Barrier& there = barriers[emulate::rank].at(barrier);
+  there.bytes -= int64_t(map->box[0]) * map->box[1] * 2;
+  turn(there);
+}
+inline void window_for(uint64_t to, const CUtensorMap* map, uint64_t barrier, int channel, int x, int image, int tap) {
+  window_at<1>(to, map, barrier, channel, {x}, image, {tap});
+}
+inline void window_for(uint64_t to, const CUtensorMap* map, uint64_t barrier, int channel, int x, int y, int image, int tap, int other) {
+  window_at<2>(to, map, barrier, channel, {x, y}, image, {tap, other});
+}
+inline void window_for(uint64_t to, const CUtensorMap* map, uint64_t barrier, int channel, int x, int y, int z, int image, int a, int b, int c) {
+  window_at<3>(to, map, barrier, channel, {x, y, z}, image, {a, b, c});
 }
 
 }  // namespace tensor

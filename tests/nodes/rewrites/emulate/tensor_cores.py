@@ -56,6 +56,7 @@ CALLS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"mbarrier\.arrive\.shared::cta", lambda _, o: f"tensor::arrive({_args(o)}, emulate::rank);"),
     (r"cp\.async\.bulk\.shared::cluster\.global", lambda _, o: f"tensor::bulk({_args(o)});"),
     (r"cp\.async\.bulk\.tensor\.[23]d.*multicast::cluster", lambda _, o: f"tensor::box_for({o[5][1]}, {_args(o[:5] + o[6:])});"),
+    (r"cp\.async\.bulk\.tensor\.[345]d.*im2col", lambda _, o: f"tensor::window_for({_args(o)});"),
     (r"cp\.async\.bulk\.tensor\.[23]d", lambda _, o: f"tensor::box_for(1u << emulate::rank, {_args(o)});"),
     (r"bar\.sync 1, %0", lambda _, o: f"tensor::named_barrier({_args(o)});"),
     (r"ld\.volatile\.global\.(?:v\d\.)?u32", lambda _, o: f"tensor::read_now({_args(o)});"),
