@@ -132,15 +132,16 @@ def _product(before, low: Lowering, a: Value, b: Value):
 
 
 def _operand(low: Lowering, side: Value, uses: Index) -> Callable[[Position], Expr]:
-    """The operand's element: of memory where more than a load of float32s is done for it and many tiles read it, as its loads lie."""
+    """The operand's element: of memory where more than a load is done for it and many tiles read it, as its loads lie."""
     program = low.program
     at = program.ranges.probe(side.shape)
     value = side.at(at)
     loads = loads_of([value])
     sums = any(getattr(load.args[0].written_by, "is_product", False) for load in loads)
-    once = (
-        bool(loads) and value.op not in ("load", "masked") and {load.args[0].dtype for load in loads} == {torch.float32}
-    )
+    kinds = {
+        load.args[0].dtype for load in loads
+    }  # tensor cores take computed bfloat16s as such, too (ProductKernel.narrow)
+    once = value.op not in ("load", "masked") and kinds in ({torch.float32}, {torch.bfloat16})
     if program.in_memory or program.estimate(uses) < MANY or sums or not once:
         return side.at
     turned = any(
@@ -149,7 +150,9 @@ def _operand(low: Lowering, side: Value, uses: Index) -> Callable[[Position], Ex
     )
     order = [*range(len(at) - 2), len(at) - 1, len(at) - 2] if turned else list(range(len(at)))
     made = low.formula(lambda p: side.at([p[axis] for axis in order]), [side.shape[axis] for axis in order])
-    program.copied.add(program.realise(made))
+    buffer = program.realise(made)
+    (buffer.dtype,) = kinds
+    program.copied.add(buffer)
     return lambda p: made.at([p[axis] for axis in order])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from compiler import operators
 from compiler.compile import Meaning, source
@@ -328,3 +329,17 @@ def reference(x):
     assert [kernel.layout for kernel in Meaning(spec, reference).program("float32", 1).kernels] == layouts
     if longer:
         check_text(folder_of(tmp_path, spec, reference), source(spec, reference), tmp_path, offsets=(0,))
+
+
+def test_what_bfloat16_operands_are_made_of_is_made_once():
+    """Each tile made it again: 726 us for 2048 x 4096 x 4096 where 124 are taken now (H200)."""
+    reference = "import torch\n\n\ndef reference(x, w):\n    return {'y': torch.nn.functional.silu(x) @ w}\n"
+    spec = made(
+        [{"n": 2048, "k": 512, "m": 1024}], ("bfloat16",), tensors={"x": "in n k", "w": "in k m", "y": "out n m"}
+    )
+    kernels = Meaning(spec, reference).program("bfloat16", 8).kernels
+    assert [(k.layout, [side.op for side in k.read] if k.layout == TILES else []) for k in kernels] == [
+        (FLAT, []),
+        (TILES, ["load", "load"]),
+    ]
+    assert kernels[1].narrow == torch.bfloat16
