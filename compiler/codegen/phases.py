@@ -13,8 +13,7 @@ from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import Printer, print_lines
 from compiler.codegen.text import FOLD_OF, Text, Window
 from compiler.draft.accumulators import _extreme
-from compiler.draft.expressions import COMPUTED, Expr, binary, cast, index_value, loads_of, make, put, symbols_of
-from compiler.draft.index import FloorDiv, Index, Modulo
+from compiler.draft.expressions import COMPUTED, Expr, loads_of, make, put, symbols_of
 from compiler.draft.packing import _is_multiple
 from compiler.draft.printing import STORED, Scope, _bare, indent, index_text, number_text
 from compiler.phases import FOLDS, MADE, NTHS, REACH, SCANS, SCATTERS, SORTS, Phase, PhasesKernel
@@ -122,16 +121,8 @@ def _scratch(program: KernelProgram, phase: Phase) -> str:
 
 def _lies_across(phase: Phase) -> bool:
     """Whether a scan's columns lie side by side where its results go."""
-    outer = phase.outer
-    if phase.definition.kind not in SCANS or not outer.is_Symbol:
-        return False
-
-    def in_line(place: Index) -> Index:
-        """Along one of the lines that columns lie in: those of a chunk of a sequence."""
-        parts = [atom for atom in place.atoms(FloorDiv, Modulo) if atom.args[0] == outer]
-        return place.xreplace({atom: outer if isinstance(atom, Modulo) else sympy.S.Zero for atom in parts})
-
-    return all(strides_along(in_line(place), [outer])[0] == 1 for _, place, _ in phase.stores)
+    own = phase.definition.kind in SCANS and phase.outer.is_Symbol
+    return own and all(strides_along(place, [phase.outer])[0] == 1 for _, place, _ in phase.stores)
 
 
 def _places(program: KernelProgram, phase: Phase) -> str:
@@ -178,60 +169,23 @@ def _lambda(parameters: str, lines: list[str], value: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _fetched(text: Text, phase: Phase, value: Expr, stored: Callable[[str], str]) -> list[str]:
+def _fetched(text: Text, phase: Phase, stored: Callable[[str], str]) -> list[str]:
     """An element in two steps, so that what several are made of is loaded before the first is computed; empty where nothing is."""
-    known = (phase.inner if phase.definition.kind in SCANS else phase.outer).free_symbols  # what a thread goes along
-    found = {load: guard for load, guard in _loads_by_guard(value).items() if symbols_of(load) & known}
-    if not found:
+    known = {symbol for one in (phase.outer, phase.inner) for symbol in one.free_symbols}
+    loads = [e for e in text.always([phase.value]) if e.op in ("load", "load_at") and symbols_of(e) & known]
+    inside = {id(e) for load in loads for arg in load.args if isinstance(arg, Expr) for e in loads_of([arg])}
+    tops = [load for load in loads if id(load) not in inside]
+    if not tops:
         return []
     scope, name = Scope(0), text.fresh("loads")
-    plain = [load for load, guard in found.items() if guard is None]
-    guards = [guard for guard in found.values() if guard is not None]
-    printer, given = Printer(text, scope, [*plain, *guards], {}), []
-    for load, guard in found.items():
-        if guard is None:
-            given.append(_bare(printer.text(load, scope)))
-            continue
-        condition, own = _bare(printer.text(guard, scope)), text.fresh("loaded")
-        lines, made = print_lines(text, load)
-        scope.lines += [
-            f"{load.type} {own} = 0;",
-            f"if ({condition}) {{",
-            *indent([*lines, f"{own} = {_bare(made)};"], 1),
-            "}",
-        ]
-        given.append(own)
-    fields = " ".join(f"{load.type} value_{number};" for number, load in enumerate(found))
-    put_in = {load: make("scalar", f"{name}.value_{number}", type=load.type) for number, load in enumerate(found)}
-    before, last = print_lines(text, put(value, put_in.get))
-    fetch = _lambda(
-        _given(text, phase), [f"struct Loads {{ {fields} }};", *scope.lines], f"Loads{{{', '.join(given)}}}"
-    )
-    element = _lambda(f"{_given(text, phase)}, [[maybe_unused]] const auto& {name}", before, stored(last))
+    printer = Printer(text, scope, tops, {})
+    made = ", ".join(_bare(printer.text(load, scope)) for load in tops)
+    fields = " ".join(f"{load.type} at_{number};" for number, load in enumerate(tops))
+    put_in = {load: make("scalar", f"{name}.at_{number}", type=load.type) for number, load in enumerate(tops)}
+    before, value = print_lines(text, put(phase.value, put_in.get))
+    fetch = _lambda(_given(text, phase), [f"struct Loads {{ {fields} }};", *scope.lines], f"Loads{{{made}}}")
+    element = _lambda(f"{_given(text, phase)}, const auto& {name}", before, stored(value))
     return [f"fetched({fetch[0]}", *fetch[1:-1], f"{fetch[-1]}, {element[0]}", *element[1:-1], f"{element[-1]})"]
-
-
-def _loads_by_guard(value: Expr) -> dict[Expr, Expr | None]:
-    """The loads of an element, each with the condition under which it is one; none of a guard that is itself loaded, nor of a loop."""
-    found: dict[Expr, Expr | None] = {}
-    stack: list[tuple[Expr, Expr | None]] = [(value, None)]
-    while stack:
-        expr, guard = stack.pop()
-        if expr.op in ("load", "load_at"):
-            before = found.get(expr, guard)
-            both = before is not None and guard is not None
-            found[expr] = (
-                make("or", before, guard, type="bool") if both and before is not guard else guard if both else None
-            )
-        elif expr.op == "masked":
-            condition, *branches = expr.args
-            stack.append((condition, guard))
-            told = (condition, make("not", condition, type="bool")) if not loads_of([condition]) else ()
-            for branch, by in zip(branches, told, strict=False):
-                stack.append((branch, by if guard is None else make("and", guard, by, type="bool")))
-        elif expr.op not in ("repeated", "halved"):
-            stack += [(arg, guard) for arg in expr.args if isinstance(arg, Expr)]
-    return found
 
 
 def _given(text: Text, phase: Phase) -> str:
@@ -273,7 +227,7 @@ def _call(text: Text, phase: Phase) -> list[str]:
     made = text.fresh("made")
     element = _lambda(_given(text, phase), before, f"static_cast<{type}>({value})")
     if kind in SCANS and _is_of_grid(text):
-        element = _fetched(text, phase, phase.value, lambda value: f"static_cast<{type}>({value})") or element
+        element = _fetched(text, phase, lambda value: f"static_cast<{type}>({value})") or element
     if kind in SORTS:
         places = zip(definition.outs, phase.places, strict=True)
         outs = ", ".join(f"{text.pointer(one)} + {index_text(place)}" for one, place in places)
@@ -351,15 +305,13 @@ def _joined(text: Text, phase: Phase, ends: str) -> list[str]:
     when = None if phase.when is None else _bare(printer.text(phase.when, scope))
     place = f"static_cast<int64_t>({_where(text, phase, printer, scope)})"
     before, value = print_lines(text, phase.value)
-    at = _lambda(_given(text, phase), scope.lines, place if when is None else f"{when} ? {place} : -1")
-    element = _lambda(_given(text, phase), before, text.stored_text(out, value))
-    if _is_of_grid(text) and when is None:
-        element = _fetched(text, phase, phase.value, lambda value: text.stored_text(out, value)) or element
-        named = _place_expr(phase)
-        at = (
-            named is not None and _fetched(text, phase, named, lambda place: f"static_cast<int64_t>({_bare(place)})")
-        ) or at
-    parts = [at, element]
+    fetched = (
+        _fetched(text, phase, lambda value: text.stored_text(out, value)) if _is_of_grid(text) and when is None else []
+    )
+    parts = [
+        _lambda(_given(text, phase), scope.lines, place if when is None else f"{when} ? {place} : -1"),
+        fetched or _lambda(_given(text, phase), before, text.stored_text(out, value)),
+    ]
     how = f"{HOW[phase.definition.kind]}, {str(when is None).lower()}"
     return _ended(f"phase_join_all<{how}>({ends}, {text.pointer(out)}, {index_text(out.elements)}, ", parts)
 
@@ -413,14 +365,6 @@ def _start(fold: str, type: str) -> str:
     if fold in ("max", "min", "log_add"):
         return _extreme(type, fold != "min")
     return number_text({"sum": 0, "prod": 1, "any": 0, "all": 1}[fold], type)
-
-
-def _place_expr(phase: Phase) -> Expr | None:
-    """The place as an expression."""
-    if phase.by is None:
-        return None
-    place, stride = phase.by
-    return binary("add", index_value(phase.place), binary("mul", cast(place, "int64_t"), index_value(stride)))
 
 
 def _where(text: Text, phase: Phase, printer: Printer, scope: Scope) -> str:

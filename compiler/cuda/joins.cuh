@@ -36,9 +36,11 @@ __device__ __forceinline__ void join_runs(Span span, int64_t outer, int64_t inne
             int64_t wanted[kAhead];
             T values[kAhead];
             if constexpr (Always) {
-                const auto pair = [=](int ahead) { return PairPlace{first + ahead, at}; };
-                load_ahead(wanted, end - first, int64_t{-1}, place, pair);
-                load_ahead(values, end - first, How<T>::none(), value, pair);
+#pragma unroll
+                for (int ahead = 0; ahead < kAhead; ++ahead) {
+                    wanted[ahead] = place(first + ahead < end ? first + ahead : end - 1, at);
+                }
+                load_ahead(values, end - first, How<T>::none(), value, [=](int ahead) { return PairPlace{first + ahead, at}; });
             } else {
 #pragma unroll
                 for (int ahead = 0; ahead < kAhead; ++ahead) {
@@ -48,7 +50,7 @@ __device__ __forceinline__ void join_runs(Span span, int64_t outer, int64_t inne
             }
 #pragma unroll
             for (int ahead = 0; ahead < kAhead; ++ahead) {
-                if (wanted[ahead] != current && (!Always || wanted[ahead] >= 0)) {
+                if (wanted[ahead] != current) {
                     if (current >= 0) {
                         How<T>::into(to + current, joined);
                     }
