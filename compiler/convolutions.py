@@ -15,10 +15,10 @@ import torch
 
 from compiler.draft.expressions import COMPUTED, Expr, all_of, binary, cast, constant, loads_of, masked
 from compiler.draft.index import Index, divide, modulo, number, product, unflatten
-from compiler.draft.lower_convolutions import Axis, _compare
+from compiler.draft.lower_convolutions import Axis, ImageWindow, _compare
 from compiler.draft.lower_windows import _windows, depthwise
 from compiler.draft.lowering import Lowering, lowers, plain
-from compiler.draft.tensors import Definition, ImageWindow, NoDraft, Position, Value
+from compiler.draft.tensors import Definition, NoDraft, Position, Value
 from compiler.kernel import LONGEST_WINDOW
 from compiler.products import HALVES, SHORT, STAGE, is_plain
 

@@ -14,8 +14,9 @@ import torch
 
 from compiler.draft.expressions import Expr, binary, by_name, cast, constant, indices_of, loads_of, make, symbols_of
 from compiler.draft.index import FloorDiv, Index, flatten, joined, product, unflatten
+from compiler.draft.lower_convolutions import ImageWindow
 from compiler.draft.partition import Member
-from compiler.draft.tensors import Buffer, Definition, ImageWindow
+from compiler.draft.tensors import Buffer, Definition
 from compiler.kernel import PackedKernel
 from compiler.selects import SelectedProgram
 

@@ -10,8 +10,8 @@ from compiler.codegen.product_parts import BROUGHT, OperandSide, SideLines, by_p
 from compiler.codegen.shifted_sides import bring_by_words, line_lengths
 from compiler.codegen.text import Text
 from compiler.draft.expressions import Expr
+from compiler.draft.lower_convolutions import ImageWindow
 from compiler.draft.printing import indent
-from compiler.draft.tensors import ImageWindow
 from compiler.products import ProductKernel
 from compiler.program import KernelProgram
 

@@ -13,8 +13,8 @@ from compiler.codegen.printer import print_lines
 from compiler.codegen.text import Text, element_type
 from compiler.draft.expressions import Expr, indices_of, loads_of, make, put
 from compiler.draft.index import FloorDiv, Index, Modulo, divide, unflatten
+from compiler.draft.lower_convolutions import ImageWindow
 from compiler.draft.printing import branch, indent, index_text
-from compiler.draft.tensors import ImageWindow
 from compiler.products import BYTES, HALVES, ProductKernel, without_quotients
 
 PACKED = (*HALVES, *BYTES, torch.float32, torch.int16, torch.int32)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -196,3 +198,26 @@ def of_sizes_alone(program: ExportedProgram, count: int) -> bool:
         seen.update(more)
         asked += more
     return True
+
+
+@contextlib.contextmanager
+def modes_asked() -> Iterator[list[str]]:
+    """Meanwhile, from which files a module was asked whether it is in training; torch's exporter asks, too."""
+    found: list[str] = []
+
+    def ask(part: torch.nn.Module) -> bool:
+        if "training" not in part.__dict__:
+            raise AttributeError(f"{type(part).__name__} has no training")
+        name = sys._getframe(1).f_code.co_filename
+        if f"{os.sep}torch{os.sep}" not in name or f"{os.sep}torch{os.sep}nn{os.sep}" in name:
+            found.append(name)
+        return bool(part.__dict__["training"])
+
+    def put(part: torch.nn.Module, mode: bool) -> None:
+        part.__dict__["training"] = mode
+
+    torch.nn.Module.training = property(ask, put)  # type: ignore[assignment]  # torch's own is of each instance alone
+    try:
+        yield found
+    finally:
+        del torch.nn.Module.training

@@ -14,7 +14,7 @@ from .cells import cells_as_layers
 from .counters import SUFFIX, count_name
 from .drafted import Drafted
 from .exported import Exported, export, hints
-from .expressions import COMPUTED, constant, loads_of, make
+from .expressions import COMPUTED, NothingOwn, constant, loads_of, make
 from .library import index_text, tensor_text
 from .lower_recurrent import own_layers
 from .lowering import lower, shape_of, size_of
@@ -41,10 +41,6 @@ from .unrolled import followed
 
 CONSTANTS = {"cuda": "CUDA_SOURCE", "cpu": "CPP_SOURCE"}
 CHANGED = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
-
-
-class NothingOwn(NoDraft):
-    """Every operator stays with a library."""
 
 
 def drafted(problem: str, device: str, dtype: str | None = None, numerics: str = "eager") -> Drafted:

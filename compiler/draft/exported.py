@@ -9,11 +9,9 @@ import ast
 import contextlib
 import dataclasses
 import functools
-import os
 import sys
 import types
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -29,7 +27,7 @@ from torch.utils import _pytree as pytree
 
 from . import stays
 from .arguments import forward_arguments
-from .attributes import OWN, Held, Left, of_sizes_alone
+from .attributes import OWN, Held, Left, modes_asked, of_sizes_alone
 from .autocasts import Casts, noticed, of_a_gpu
 from .counters import SUFFIX
 from .limits import Int, length, limits_of
@@ -216,29 +214,6 @@ def export(
         except Casts:
             with of_a_gpu() if device == "cuda" else contextlib.nullcontext():
                 return _with_parts(text, dtype, shorter, fixed, True)
-
-
-@contextlib.contextmanager
-def modes_asked() -> Iterator[list[str]]:
-    """Meanwhile, from which files a module was asked whether it is in training; torch's exporter asks, too."""
-    found: list[str] = []
-
-    def ask(part: torch.nn.Module) -> bool:
-        if "training" not in part.__dict__:
-            raise AttributeError(f"{type(part).__name__} has no training")
-        name = sys._getframe(1).f_code.co_filename
-        if f"{os.sep}torch{os.sep}" not in name or f"{os.sep}torch{os.sep}nn{os.sep}" in name:
-            found.append(name)
-        return bool(part.__dict__["training"])
-
-    def put(part: torch.nn.Module, mode: bool) -> None:
-        part.__dict__["training"] = mode
-
-    torch.nn.Module.training = property(ask, put)  # type: ignore[assignment]  # torch's own is of each instance alone
-    try:
-        yield found
-    finally:
-        del torch.nn.Module.training
 
 
 class NotFollowed(NoDraft):

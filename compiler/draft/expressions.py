@@ -20,6 +20,10 @@ class NoDraft(Exception):
     """There is no draft of this module; the text is one sentence that names the operator."""
 
 
+class NothingOwn(NoDraft):
+    """Every operator stays with a library."""
+
+
 class SizeNeeded(NoDraft):
     """There is none for open leading sizes. `size`: the one that is in the way, where one is."""
 

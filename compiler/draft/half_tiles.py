@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .expressions import Expr
-from .halves import TILE
+from .halves import TILE, Side
 from .printing import indent
-from .tensors import Buffer, Side
+from .tensors import Buffer
 from .tiles import TileEmitter
 
 

@@ -26,6 +26,14 @@ An operand that is not finite has no high half that is, and its row no power of 
 again by plain multiply-adds of the operands themselves (tiles.py).
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .tensors import Buffer
+
 TILE = 128
 """Rows and columns of a block's tile."""
 STEPS = 32
@@ -55,3 +63,16 @@ def halves_of(matrix):
     return lines.view(torch.int32).flatten(), largest
 '''
 """What the constructor prepares weights by."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A product's operand, prepared as halves."""
+
+    lines: Buffer
+    largest: Buffer
+    lines_differ: bool
+    """Whether each of the batch has lines of its own."""
+    largest_differ: bool
+    ready: bool
+    """Whether the constructor has prepared it."""

@@ -17,7 +17,7 @@ from .index import Index, divide, flatten, modulo, number, product, unflatten
 from .lower_products import multiplied
 from .lowering import Lowering, plain
 from .planes import COLUMNS, ROWS, Stages, stages
-from .tensors import Planes, Tiling, Value
+from .tensors import Buffer, Planes, Tiling, Value
 
 CHANNELS = 8
 """Input channels of a group from a multiple of which on the depth has them last."""
@@ -29,6 +29,19 @@ each made it 0.83x, UNet's of 9.7e9 made that 1.38x."""
 FOURS, FEWEST = 4, 16
 """Channels of a group in a multiple of which, and from how many on, cuDNN multiplies in TF32: with eight eager stayed in float32 (on an H200, in seven
 of KernelBench's), and so do we."""
+
+
+@dataclass(frozen=True)
+class ImageWindow:
+    """What the right side of a convolution's product reads: column q and tap j of each axis the place stride * q + ahead + step * j of an image
+    [images, *places, channels] in memory, zeros beyond it; the depth is taps and in them channels."""
+
+    image: Buffer
+    channels: Index
+    places: tuple[Index, ...]
+    columns: tuple[Index, ...]
+    axes: tuple[tuple[int, int, int, int], ...]
+    """Stride, ahead, step and taps."""
 
 
 @dataclass(frozen=True)

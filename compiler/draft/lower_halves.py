@@ -9,11 +9,11 @@ import sympy
 import torch
 
 from .expressions import Expr, indices_of
-from .halves import CONSTRUCTED, STEPS, TILE
+from .halves import CONSTRUCTED, STEPS, TILE, Side
 from .hopper import MULTIPROCESSORS
 from .index import Index, number, product
 from .lowering import Lowering
-from .tensors import Buffer, Side, Tiling, Value
+from .tensors import Buffer, Tiling, Value
 
 PER_TILE_S, PER_STEP_S = 6e-6, 17.3e-9
 """A tile on one of an H200's multiprocessors: 42 to 148 us for 2048 to 8192 steps."""

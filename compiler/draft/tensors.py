@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -17,6 +17,10 @@ import torch
 from .expressions import COMPUTED, Expr, NoDraft, SizeNeeded, cast, loads_of, make
 from .index import Index, Ranges, estimate, flatten, joined, number, product, strides_of, unflatten, viewed_strides
 from .planes import Stages
+
+if TYPE_CHECKING:
+    from .halves import Side
+    from .lower_convolutions import ImageWindow
 
 __all__ = ["NoDraft", "Program", "SizeNeeded", "Value"]
 
@@ -36,19 +40,6 @@ class Buffer:
     @property
     def elements(self) -> Index:
         return product(self.shape)
-
-
-@dataclass(frozen=True)
-class Side:
-    """A product's operand, prepared as halves."""
-
-    lines: Buffer
-    largest: Buffer
-    lines_differ: bool
-    """Whether each of the batch has lines of its own."""
-    largest_differ: bool
-    ready: bool
-    """Whether the constructor has prepared it."""
 
 
 @dataclass(frozen=True)
@@ -143,19 +134,6 @@ class Planes:
     stages: Stages
     buffers: dict[str, Buffer]
     """input, weight: as they are; steps: the weights as [group, row, tap, channel] in float32; planes, halves, unscale, state: working memory."""
-
-
-@dataclass(frozen=True)
-class ImageWindow:
-    """What the right side of a convolution's product reads: column q and tap j of each axis the place stride * q + ahead + step * j of an image
-    [images, *places, channels] in memory, zeros beyond it; the depth is taps and in them channels."""
-
-    image: Buffer
-    channels: Index
-    places: tuple[Index, ...]
-    columns: tuple[Index, ...]
-    axes: tuple[tuple[int, int, int, int], ...]
-    """Stride, ahead, step and taps."""
 
 
 @dataclass(eq=False)
