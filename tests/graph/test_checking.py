@@ -108,7 +108,6 @@ def test_a_cuda_folder_with_a_header_is_right_without_a_gpu_or_nvcc(folder: Path
     assert "skipped it was not compiled: nvcc was not found" in said and "first plan" in said
 
 
-@pytest.mark.usefixtures("without_nvcc")
 @pytest.mark.gpu
 def test_where_a_gpu_is_a_cuda_baseline_runs_on_it(folder: Path) -> None:
     """It was emulated there, and other forms were said not to be run because no GPU was."""
