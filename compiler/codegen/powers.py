@@ -16,12 +16,14 @@ def power_of_quarters(x: Expr, exponent: Expr) -> Expr | None:
         return None
     whole, quarters = divmod(round(4 * abs(number)), 4)
     root = unary("sqrt", x)
+    if quarters != 2:  # the root of minus zero has a sign, such powers of it have none
+        root = unary("abs", root)
     factors = [*[x] * whole, *[root] * (quarters // 2), *[unary("sqrt", root)] * (quarters % 2)]
     made = factors[0]
     for factor in factors[1:]:
         made = binary("mul", made, factor)
     made = made if number > 0 else binary("div", constant(1, x.type), made)
-    if not quarters:
+    if not quarters or (whole, quarters) == (0, 2):  # torch takes the root itself, which minus infinity has not
         return made
     lowest = compare("eq", x, constant(-math.inf, x.type))  # has no root, but such powers
     return where(lowest, constant(math.inf if number > 0 else 0.0, x.type), made)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from compiler.codegen.powers import power_of_quarters
 from compiler.compile import Meaning, source
+from compiler.draft.expressions import Expr, constant, make
 from compiler.draft.partition import ROW
+from compiler.evaluate import UNARY
 from tests.compiler.folders import check_text, folder_of, made
 
 HEAD = "import torch\nimport torch.nn.functional as F\n\n\n"
@@ -68,3 +72,22 @@ def test_what_many_need_is_made_once(form, tmp_path):
     text = source(spec, HEAD + reference)
     assert has in text and lacks not in text
     check_text(folder_of(tmp_path, spec, HEAD + reference), text, tmp_path, offsets=(0,))
+
+
+@pytest.mark.parametrize("exponent", [-1, -0.75, -0.5, -0.25, 0.25, 0.5, 0.75, 1.25, 1.5, 2, 4])
+def test_powers_by_roots_are_those_of_torch(exponent):
+    """A quarter of minus zero was minus zero, and one over it minus infinity."""
+    x = torch.tensor([-0.0, 0.0, 2.0, 0.3, -1.5, torch.inf, -torch.inf, torch.nan], dtype=torch.float64)
+
+    def value(expr: Expr) -> torch.Tensor:
+        if expr.op == "const":
+            return torch.tensor(expr.args[0], dtype=torch.float64)
+        if expr.op == "load":
+            return x
+        parts = [value(arg) for arg in expr.args]
+        known = {"mul": torch.mul, "div": torch.div, "eq": torch.eq, "masked": torch.where, "where": torch.where}
+        return (known.get(expr.op) or UNARY[expr.op])(*parts)
+
+    made = power_of_quarters(make("load", "x", type="float"), constant(exponent, "float"))
+    wanted = x**exponent
+    assert made is not None and torch.allclose(value(made), wanted, rtol=1e-12, atol=0, equal_nan=True)
