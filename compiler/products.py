@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 import sympy
 import torch
 
-from compiler.draft.expressions import Expr, binary, by_name, cast, constant, indices_of, loads_of, make, symbols_of
+from compiler.draft.expressions import (
+    Expr,
+    binary,
+    by_name,
+    cast,
+    constant,
+    indices_of,
+    loads_of,
+    make,
+    runs_along,
+    symbols_of,
+)
 from compiler.draft.index import FloorDiv, Index, flatten, joined, product, unflatten
 from compiler.draft.lower_convolutions import ImageWindow
 from compiler.draft.partition import Member
@@ -69,7 +80,7 @@ class ProductKernel(PackedKernel):
 
     def along(self, side: Expr) -> bool:
         """Whether neighbours in memory differ in k."""
-        return any(load.op == "load" and load.args[1].coeff(self.loops_of[3]) == 1 for load in loads_of([side]))
+        return runs_along(side, self.loops_of[3])
 
     @property
     def narrow(self) -> torch.dtype | None:

@@ -10,7 +10,7 @@ from compiler.codegen.cpu import CpuText
 from compiler.codegen.kernels import KernelFunction, signature
 from compiler.codegen.levels import StoreStatement
 from compiler.codegen.printer import print_lines
-from compiler.draft.expressions import Expr, loads_of, replace_indices, symbols_of
+from compiler.draft.expressions import Expr, replace_indices, runs_along, symbols_of
 from compiler.draft.index import Index, Ranges, substitute
 from compiler.draft.printing import indent, index_text
 from compiler.phases import Phase
@@ -54,9 +54,7 @@ def multiply_lines(
         before, value = print_lines(text, side)
         lines += [f"[=]({given(*names)}) {{", *indent([*before, f"return static_cast<float>({value});"], 1), "},"]
     lines += [f"[=]({given(batch, m, n)}, float {made}) {{", *indent(goes, 1), "});"]
-    along = ", ".join(
-        str(any(one.op == "load" and one.args[1].coeff(k) == 1 for one in loads_of([side]))).lower() for side in sides
-    )
+    along = ", ".join(str(runs_along(side, k)).lower() for side in sides)
     return [f"multiply_panels<{along}>({', '.join(map(index_text, ends))},", *indent(lines, 1)]
 
 

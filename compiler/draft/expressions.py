@@ -237,3 +237,8 @@ def by_name(expr: Expr, names: Mapping[Any, str]) -> Expr:
 def loads_of(roots: Iterable[Expr]) -> list[Expr]:
     """Every load below the roots, in order, once each."""
     return [expr for expr in walk(roots) if expr.op in ("load", "load_at")]
+
+
+def runs_along(expr: Expr, variable: Index) -> bool:
+    """Whether neighbours in memory differ in the variable."""
+    return any(load.op == "load" and load.args[1].coeff(variable) == 1 for load in loads_of([expr]))

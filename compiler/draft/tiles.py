@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from .emit import Emitter
-from .expressions import Expr, loads_of, symbols_of
+from .expressions import Expr, loads_of, runs_along, symbols_of
 from .index import FloorDiv, Index, Modulo, divisions_in, index_is_divided
 from .interface import indices_of
 from .partition import Kernel, Partition
@@ -98,11 +98,7 @@ class TileEmitter(Emitter):
 
     def along_k(self, expr: Expr) -> bool:
         """Whether neighbours in memory differ in k."""
-        return self.runs_along(expr, self.step)
-
-    @staticmethod
-    def runs_along(expr: Expr, variable: Index) -> bool:
-        return any(load.op == "load" and load.args[1].coeff(variable) == 1 for load in loads_of([expr]))
+        return runs_along(expr, self.step)
 
     def store_text(self, indent: int, text: str) -> list[str]:
         out = self.member.definition.outs[0]
@@ -256,7 +252,7 @@ class TileEmitter(Emitter):
             lines = ["    float value;", *self.value(value, 1, "", "value"), "    return value;"]
             lambdas += [f"[=]({given(*names)}) {{", *head, *lines, "},"]
         lambdas += [f"[=]({given(*first, n)}, float sum) {{", *head, *self.store_text(1, "sum"), "});"]
-        along = ", ".join(str(self.runs_along(value, k_at)).lower() for value in self.sides)
+        along = ", ".join(str(runs_along(value, k_at)).lower() for value in self.sides)
         call = f"multiply_panels<{along}>({batches}, {rows}, {columns}, {depth},"
         return [*self._zeros("    memset({out}, 0, {bytes});"), *indent_lines([call, *indent_lines(lambdas)])]
 

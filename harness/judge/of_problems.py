@@ -40,8 +40,8 @@ TWICE_WEIGHTS = 1 << 30
 """The same up to which it has them twice, one module after another."""
 UNSEEN = "whose kernels did the work is not checked: on a CPU no profile tells them apart"
 
-
 COPIES_TIMED = 7
+"""Copies of a state, of which the quickest counts."""
 DIFFERS = 0.5
 """Share of the elements that another draw changes which two calls of one draw must differ in; below it the output is
 known from the draw."""

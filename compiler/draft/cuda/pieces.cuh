@@ -301,6 +301,17 @@ constexpr int kArchitectures[] = {900};
 #pragma omp declare reduction(minimum : float, double, int32_t, int64_t : omp_out = minimum(omp_out, omp_in)) initializer(omp_priv = omp_orig)
 //: Place.cpu
 
+// The first of a block's elements, from place `first` on, that is `best` or no number; what was seen where that is no number.
+template <typename T>
+DEVICE Place<T> place_of(Place<T> seen, T best, const T* values, int64_t count, int64_t first) {
+    for (int64_t at = 0; at < count && seen.value == seen.value; ++at) {
+        if (values[at] == best || values[at] != values[at]) {
+            return {values[at], first + at};
+        }
+    }
+    return seen;
+}
+
 // The same for a block of elements from place `first` on: where none is larger than what was seen, no place is looked at.
 template <typename T>
 DEVICE Place<T> larger_of(Place<T> seen, const T* values, int64_t count, int64_t first) {
@@ -309,10 +320,7 @@ DEVICE Place<T> larger_of(Place<T> seen, const T* values, int64_t count, int64_t
     for (int64_t at = 0; at < count; ++at) {
         most = maximum(most, values[at]);
     }
-    for (int64_t at = 0; at < count && !(most <= seen.value) && seen.value == seen.value; ++at) {
-        seen = values[at] == most || values[at] != values[at] ? Place<T>{values[at], first + at} : seen;
-    }
-    return seen;
+    return most <= seen.value ? seen : place_of(seen, most, values, count, first);
 }
 
 template <typename T>
@@ -322,10 +330,7 @@ DEVICE Place<T> smaller_of(Place<T> seen, const T* values, int64_t count, int64_
     for (int64_t at = 0; at < count; ++at) {
         least = minimum(least, values[at]);
     }
-    for (int64_t at = 0; at < count && !(least >= seen.value) && seen.value == seen.value; ++at) {
-        seen = values[at] == least || values[at] != values[at] ? Place<T>{values[at], first + at} : seen;
-    }
-    return seen;
+    return least >= seen.value ? seen : place_of(seen, least, values, count, first);
 }
 //: Moments.cpu
 
